@@ -1,0 +1,45 @@
+# Two commands: `make demo` and `make test`. Both set everything up first.
+PYTHON ?= $(firstword $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done) python3)
+VENV := .venv
+BIN := $(VENV)/bin
+# Every install, also one that pip starts for a build, keeps to the pinned torch.
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help demo test test-all check clean
+
+help: ## Say what each target does.
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 16
+
+demo: $(VENV)/.core ## Set up, then walk an image through a Vision Transformer.
+	@$(BIN)/vitrail demo
+
+test: $(VENV)/.dev ## Set up, then run every test that is not slow.
+	$(BIN)/pytest -m "not slow" $(PYTEST_ARGS)
+
+test-all: $(VENV)/.dev ## Set up, then run every test.
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+check: $(VENV)/.dev ## Format, lint, types and architecture.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+	$(BIN)/pytest -q tests/test_architecture.py
+
+clean: ## Remove what the targets above made.
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else \
+	f"Vitrail needs Python 3.11 or later; {sys.executable} is {v[0]}.{v[1]}. Try: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.core: pyproject.toml constraints.txt $(VENV)/bin/python
+	$(BIN)/pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt $(VENV)/bin/python
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	@touch $@ $(VENV)/.core

@@ -1,0 +1,51 @@
+"""Vitrail: the whole system of "An Image is Worth 16x16 Words" (ICLR 2021, arXiv 2010.11929).
+
+The letters for axes, in every signature and shape comment:
+
+    B  batch              T  tokens (patches, and the class token)
+    C  channels           D  width of a token
+    H  W  pixels          L  depth
+    P  patch side         h  heads
+    N  patches            d  features per head
+    K  classes            rows cols  the grid of patches, N = rows * cols
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vitrail.checkpoint import load as load
+    from vitrail.config import names as names
+    from vitrail.errors import CheckpointError as CheckpointError
+    from vitrail.errors import ConfigError as ConfigError
+    from vitrail.errors import ShapeError as ShapeError
+    from vitrail.errors import VitrailError as VitrailError
+    from vitrail.models import create as create
+
+__version__ = "0.1.0"
+
+# Where each public name lives. Imported on first use, so that configurations need no torch and `--help` is instant.
+_HOMES = {
+    "create": "vitrail.models",
+    "load": "vitrail.checkpoint",
+    "names": "vitrail.config",
+    "CheckpointError": "vitrail.errors",
+    "ConfigError": "vitrail.errors",
+    "ShapeError": "vitrail.errors",
+    "VitrailError": "vitrail.errors",
+}
+__all__ = ["CheckpointError", "ConfigError", "ShapeError", "VitrailError", "create", "load", "names"]
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name on its first use (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'vitrail' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, imported or not."""
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,76 @@
+"""The zoo: every model of the paper by its name, as tables, and the one parser of names."""
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from vitrail.config.model import BiTConfig, HybridStem, ModelConfig, PatchStem, Stem, ViTConfig
+from vitrail.config.override import check_fields, suggest
+from vitrail.errors import ConfigError
+
+
+class Shape(NamedTuple):
+    """A row of Table 1."""
+
+    depth: int
+    width: int
+    mlp_width: int
+    heads: int
+
+
+SHAPES = {
+    "Ti": Shape(12, 192, 768, 3),
+    "S": Shape(12, 384, 1536, 6),
+    "b": Shape(12, 384, 1536, 12),  # Fig. 4: B with every width halved, that of a head too
+    "B": Shape(12, 768, 3072, 12),
+    "L": Shape(24, 1024, 4096, 16),
+    "H": Shape(32, 1280, 5120, 16),
+    "g": Shape(40, 1408, 6144, 16),
+    "G": Shape(48, 1664, 8192, 16),
+}
+# The side of R+ViT-Ti/16's tokens is 32 pixels, 8x8 patches of a map at a quarter: the name is the authors'.
+HYBRID_STEMS = {
+    ("R", 16): HybridStem(units=(), patch=8),
+    ("R26", 32): HybridStem(units=(2, 2, 2, 2)),
+    ("R50", 16): HybridStem(units=(3, 4, 9)),
+    ("R50", 32): HybridStem(units=(3, 4, 6, 3)),
+}
+RESNETS = {"R50": (3, 4, 6, 3), "R101": (3, 4, 23, 3), "R152": (3, 8, 36, 3), "R200": (3, 24, 36, 3)}
+
+_NAMES = (
+    *("ViT-Ti/16", "ViT-S/16", "ViT-S/32", "ViT-b/32", "ViT-B/8", "ViT-B/16", "ViT-B/32"),
+    *("ViT-L/16", "ViT-L/32", "ViT-H/14", "ViT-g/14", "ViT-G/14"),
+    *("R+ViT-Ti/16", "R26+ViT-S/32", "R26+ViT-B/32"),
+    *("R50+ViT-B/16", "R50+ViT-B/32", "R50+ViT-L/16", "R50+ViT-L/32"),
+    *("BiT-R50x1", "BiT-R50x2", "BiT-R50x3", "BiT-R101x1", "BiT-R101x3"),
+    *("BiT-R152x1", "BiT-R152x2", "BiT-R152x4", "BiT-R200x3"),
+)
+_VIT = re.compile(r"(?:(?P<resnet>R\d*)\+)?ViT-(?P<shape>[A-Za-z]+)/(?P<patch>[1-9]\d*)")
+_BIT = re.compile(r"(?:BiT-)?(?P<resnet>R\d+)x(?P<factor>[1-9]\d*)")
+
+
+def names() -> tuple[str, ...]:
+    """List the models of the paper and its code; a ViT may have any other patch side, a BiT any other width too."""
+    return _NAMES
+
+
+def parse(name: str, changes: Mapping[str, object] | None = None) -> ModelConfig:
+    """Read a name such as ViT-B/16, R50+ViT-B/16 or BiT-R50x1, with these fields changed."""
+    changes = changes or {}
+    if (match := _VIT.fullmatch(name)) and match["shape"] in SHAPES:
+        stem = _stem(match["resnet"], int(match["patch"]))
+        check_fields(ViTConfig, changes)
+        return ViTConfig(**{"stem": stem, **SHAPES[match["shape"]]._asdict(), **changes})
+    if (match := _BIT.fullmatch(name)) and match["resnet"] in RESNETS:
+        check_fields(BiTConfig, changes)
+        return BiTConfig(**{"units": RESNETS[match["resnet"]], "width_factor": int(match["factor"]), **changes})
+    raise ConfigError(f"unknown model {name!r}.{suggest(name, _NAMES)}")
+
+
+def _stem(resnet: str | None, patch: int) -> Stem:
+    if resnet is None:
+        return PatchStem(patch=patch)
+    if (resnet, patch) not in HYBRID_STEMS:
+        known = ", ".join(f"{name}+ViT-*/{side}" for name, side in HYBRID_STEMS)
+        raise ConfigError(f"unknown hybrid {resnet}+ViT-*/{patch}. There are: {known}.")
+    return HYBRID_STEMS[resnet, patch]

@@ -1,0 +1,17 @@
+"""The few errors that Vitrail raises; each message says what was expected, what came, and what to do."""
+
+
+class VitrailError(Exception):
+    """Any error that Vitrail raises on purpose."""
+
+
+class ConfigError(VitrailError, ValueError):
+    """A configuration that cannot be: an unknown name, a value out of range, parts that do not fit."""
+
+
+class ShapeError(VitrailError, ValueError):
+    """Images or tables whose shape does not fit the model."""
+
+
+class CheckpointError(VitrailError):
+    """A file that cannot be read, is not what it says, or does not fit the model asked for."""

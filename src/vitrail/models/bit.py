@@ -1,0 +1,96 @@
+"""BiT ResNets: v2 units, GroupNorm, standardised convolutions, the paper's baseline (Section 4.1)."""
+
+from collections.abc import Sequence
+from typing import overload
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitrail.config import BiTConfig
+from vitrail.config.model import NORM_GROUPS
+from vitrail.models.inputs import check_images, pick_layers
+from vitrail.models.recompute import run
+from vitrail.ops import standardise_by_variance
+
+
+class PaddedConv(nn.Conv2d):
+    """A standardised convolution, padded alike on all sides, without bias."""
+
+    def __init__(self, inward: int, outward: int, kernel: int, stride: int) -> None:
+        super().__init__(inward, outward, kernel, stride=stride, padding=kernel // 2, bias=False)
+
+    def forward(self, input: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C2 H2 W2"]:
+        """Standardise the filters, then convolve."""
+        return F.conv2d(input, standardise_by_variance(self.weight), stride=self.stride, padding=self.padding)
+
+
+class BiTUnit(nn.Module):
+    """A bottleneck with norm and activation before each convolution (v2)."""
+
+    def __init__(self, inward: int, width: int, stride: int, epsilon: float) -> None:
+        super().__init__()
+        outward = 4 * width
+        self.norm1 = nn.GroupNorm(NORM_GROUPS, inward, eps=epsilon)
+        self.conv1 = PaddedConv(inward, width, 1, 1)
+        self.norm2 = nn.GroupNorm(NORM_GROUPS, width, eps=epsilon)
+        self.conv2 = PaddedConv(width, width, 3, stride)
+        self.norm3 = nn.GroupNorm(NORM_GROUPS, width, eps=epsilon)
+        self.conv3 = PaddedConv(width, outward, 1, 1)
+        self.shortcut = PaddedConv(inward, outward, 1, stride) if inward != outward or stride != 1 else None
+
+    def forward(self, features: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C2 H2 W2"]:
+        """Add the bottleneck to the shortcut, which a projection reads after the first activation."""
+        active = F.relu(self.norm1(features))
+        residual = self.conv1(active)
+        residual = self.conv2(F.relu(self.norm2(residual)))
+        residual = self.conv3(F.relu(self.norm3(residual)))
+        return residual + (features if self.shortcut is None else self.shortcut(active))
+
+
+class BiT(nn.Module):
+    """A BiT ResNet; takes images of any size."""
+
+    def __init__(self, config: BiTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.root = PaddedConv(config.channels, config.width, 7, 2)
+        self.stages = nn.ModuleList()
+        inward = config.width
+        for index, count in enumerate(config.units):
+            width = config.width * 2**index
+            strides = [1 if index == 0 else 2] + [1] * (count - 1)
+            units = []
+            for stride in strides:
+                units.append(BiTUnit(inward, width, stride, config.epsilon))
+                inward = 4 * width
+            self.stages.append(nn.Sequential(*units))
+        self.norm = nn.GroupNorm(NORM_GROUPS, inward, eps=config.epsilon)
+        self.head = nn.Linear(inward, config.classes)
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
+        """Logits: the linear classifier of `represent`."""
+        return self.head(self.represent(images))
+
+    def represent(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
+        """What the linear classifier reads: the mean of the last feature map."""
+        return self.feature_map(images).mean(dim=(2, 3))
+
+    @overload
+    def feature_map(self, images: Tensor, layers: int = -1) -> Tensor: ...
+    @overload
+    def feature_map(self, images: Tensor, layers: Sequence[int]) -> list[Tensor]: ...
+    def feature_map(
+        self, images: Float[Tensor, "B C H W"], layers: int | Sequence[int] = -1
+    ) -> Tensor | list[Tensor]:
+        """Feature maps, B D rows cols, after one stage or several; after the last with norm and activation."""
+        check_images(images, self.config.channels)
+        wanted = pick_layers([layers] if isinstance(layers, int) else layers, len(self.stages))
+        maps: dict[int, Tensor] = {}
+        # The authors pad the max-pool with zeros, not with minus infinity.
+        features = F.max_pool2d(F.pad(self.root(images), (1, 1, 1, 1)), 3, 2)
+        for index in range(max(wanted) + 1):
+            features = run(self.stages[index], features, checkpointing=self.config.checkpointing)
+            last = index == len(self.stages) - 1
+            maps[index] = F.relu(self.norm(features)) if last else features
+        return maps[wanted[0]] if isinstance(layers, int) else [maps[index] for index in wanted]

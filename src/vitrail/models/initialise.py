@@ -1,0 +1,82 @@
+"""The paper's initialisation, as the authors' code has it: one table, first match, every parameter in it."""
+
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from hashlib import blake2b
+from math import sqrt
+
+import torch
+from torch import Generator, Tensor, nn
+
+Draw = Callable[[Tensor, Generator], object]
+
+
+def constant(value: float) -> Draw:
+    """Fill with one value."""
+    return lambda tensor, generator: tensor.fill_(value)
+
+
+def normal(deviation: float) -> Draw:
+    """Draw from N(0, deviation^2)."""
+    return lambda tensor, generator: tensor.normal_(0, deviation, generator=generator)
+
+
+def lecun_normal(tensor: Tensor, generator: Generator) -> None:
+    """Draw from a normal of variance 1/fan_in, cut at two of its deviations before the cut."""
+    deviation = sqrt(1 / tensor[0].numel()) / 0.87962566103423978  # the cut at 2 takes variance away
+    nn.init.trunc_normal_(tensor, std=deviation, a=-2 * deviation, b=2 * deviation, generator=generator)
+
+
+def xavier_uniform(tensor: Tensor, generator: Generator) -> None:
+    """Draw from a uniform of variance 2/(fan_in + fan_out)."""
+    nn.init.xavier_uniform_(tensor, generator=generator)
+
+
+def three_xavier_uniform(tensor: Tensor, generator: Generator) -> None:
+    """Draw query, key and value each as a matrix of its own."""
+    for part in tensor.chunk(3):
+        nn.init.xavier_uniform_(part, generator=generator)
+
+
+ZERO, ONE = constant(0), constant(1)
+
+TABLE: tuple[tuple[str, Draw], ...] = (
+    ("class_token", ZERO),
+    ("positions.table", normal(0.02)),
+    ("head.*", ZERO),
+    ("hidden.weight", lecun_normal),
+    ("*.projection.weight", lecun_normal),
+    ("*attention.qkv.weight", three_xavier_uniform),
+    ("*attention.out.weight", xavier_uniform),
+    ("*mlp.expand.weight", xavier_uniform),
+    ("*mlp.contract.weight", xavier_uniform),
+    ("*mlp.*.bias", normal(1e-6)),
+    ("embedding.resnet.*.norm3.weight", ZERO),
+    ("*norm*.weight", ONE),
+    ("*.shortcut.1.weight", ONE),
+    ("*root.weight", lecun_normal),
+    ("*.conv?.weight", lecun_normal),
+    ("*.shortcut*.weight", lecun_normal),
+    ("*.bias", ZERO),
+)
+
+
+@torch.no_grad()
+def initialise(model: nn.Module, *, seed: int, head_bias: float) -> None:
+    """Fill every parameter; what one gets is a function of the seed and its name alone."""
+    for name, parameter in model.named_parameters():
+        rule(name)(parameter, _generator(seed, name, parameter.device))
+    model.get_parameter("head.bias").fill_(head_bias)
+
+
+def rule(name: str) -> Draw:
+    """Find the first row of the table that a parameter's name matches."""
+    for pattern, draw in TABLE:
+        if fnmatchcase(name, pattern):
+            return draw
+    raise LookupError(f"no row of the table of initialisations matches {name!r}; add one.")
+
+
+def _generator(seed: int, name: str, device: torch.device) -> Generator:
+    digest = blake2b(f"{seed}/{name}".encode(), digest_size=7).digest()
+    return Generator(device).manual_seed(int.from_bytes(digest))

@@ -1,0 +1,72 @@
+"""The v1 ResNet under the hybrids: standardised convolutions, GroupNorm, SAME padding (Section 4.1)."""
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitrail.config import HybridStem, ViTConfig
+from vitrail.config.model import NORM_GROUPS
+from vitrail.models.recompute import run
+from vitrail.ops import convolve_same, max_pool_same, standardise_by_deviation
+
+
+class SameConv(nn.Conv2d):
+    """A standardised convolution with SAME padding and no bias."""
+
+    def __init__(self, inward: int, outward: int, kernel: int, stride: int) -> None:
+        super().__init__(inward, outward, kernel, stride=stride, bias=False)
+
+    def forward(self, input: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C2 H2 W2"]:
+        """Standardise the filters, then convolve."""
+        return convolve_same(input, standardise_by_deviation(self.weight), self.stride[0])
+
+
+class HybridUnit(nn.Module):
+    """A bottleneck with the activation after the sum (v1); its last norm starts at zero."""
+
+    def __init__(self, inward: int, width: int, stride: int, epsilon: float) -> None:
+        super().__init__()
+        outward = 4 * width
+        self.conv1 = SameConv(inward, width, 1, 1)
+        self.norm1 = nn.GroupNorm(NORM_GROUPS, width, eps=epsilon)
+        self.conv2 = SameConv(width, width, 3, stride)
+        self.norm2 = nn.GroupNorm(NORM_GROUPS, width, eps=epsilon)
+        self.conv3 = SameConv(width, outward, 1, 1)
+        self.norm3 = nn.GroupNorm(NORM_GROUPS, outward, eps=epsilon)
+        self.shortcut: nn.Module = nn.Identity()
+        if inward != outward or stride != 1:
+            norm = nn.GroupNorm(NORM_GROUPS, outward, eps=epsilon)
+            self.shortcut = nn.Sequential(SameConv(inward, outward, 1, stride), norm)
+
+    def forward(self, features: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C2 H2 W2"]:
+        """Add the bottleneck to the shortcut, then rectify."""
+        residual = F.relu(self.norm1(self.conv1(features)))
+        residual = F.relu(self.norm2(self.conv2(residual)))
+        return F.relu(self.shortcut(features) + self.norm3(self.conv3(residual)))
+
+
+class HybridResNet(nn.Module):
+    """Root block and stages, without a head."""
+
+    def __init__(self, stem: HybridStem, config: ViTConfig) -> None:
+        super().__init__()
+        self.checkpointing = config.checkpointing
+        self.root = SameConv(config.channels, stem.width, 7, 2)
+        self.root_norm = nn.GroupNorm(NORM_GROUPS, stem.width, eps=config.epsilon)
+        self.stages = nn.ModuleList()
+        inward = stem.width
+        for index, count in enumerate(stem.units):
+            width = stem.width * 2**index
+            strides = [1 if index == 0 else 2] + [1] * (count - 1)
+            units = []
+            for stride in strides:
+                units.append(HybridUnit(inward, width, stride, config.epsilon))
+                inward = 4 * width
+            self.stages.append(nn.Sequential(*units))
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C2 H2 W2"]:
+        """Give the last stage's feature map."""
+        features = max_pool_same(F.relu(self.root_norm(self.root(images))), 3, 2)
+        for stage in self.stages:
+            features = run(stage, features, checkpointing=self.checkpointing)
+        return features
