@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 # Every install, also one that pip starts for a build, keeps to the pinned torch.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# A process a core, each with one thread: twice as fast as one process with all of them.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --maxprocesses 8
 
 .PHONY: help demo test test-all check clean
 
@@ -16,10 +18,10 @@ demo: $(VENV)/.core ## Set up, then walk an image through a Vision Transformer.
 	@$(BIN)/vitrail demo
 
 test: $(VENV)/.dev ## Set up, then run every test that is not slow.
-	$(BIN)/pytest -m "not slow" $(PYTEST_ARGS)
+	$(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
 test-all: $(VENV)/.dev ## Set up, then run every test.
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
 
 check: $(VENV)/.dev ## Format, lint, types and architecture.
 	$(BIN)/ruff format --check .

@@ -3,17 +3,12 @@
 `rows` is the layout itself: for every parameter of ours its name, the names of theirs that it is made of, and how.
 """
 
-import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, assert_never
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from vitrail.checkpoint.npz import Arrays
 from vitrail.config import BiTConfig, HybridStem, ModelConfig, PatchStem, ViTConfig
-from vitrail.errors import CheckpointError
 
 
 class Row(NamedTuple):

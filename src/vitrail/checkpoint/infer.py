@@ -26,7 +26,9 @@ def infer(arrays: Arrays, *, image_size: tuple[int, int] | None, grid: Grid | No
     )
 
 
-def _infer_vit(arrays: Arrays, *, image_size: tuple[int, int] | None, grid: Grid | None, classes: int | None) -> ViTConfig:
+def _infer_vit(
+    arrays: Arrays, *, image_size: tuple[int, int] | None, grid: Grid | None, classes: int | None
+) -> ViTConfig:
     patch, across, _, width = _shape(arrays, "embedding/kernel", 4)
     if patch != across:
         raise CheckpointError(f"patches must be square; 'embedding/kernel' has {patch}x{across}.")
@@ -58,7 +60,9 @@ def _infer_vit(arrays: Arrays, *, image_size: tuple[int, int] | None, grid: Grid
     )
 
 
-def _infer_bit(arrays: Arrays, *, image_size: tuple[int, int] | None, grid: Grid | None, classes: int | None) -> BiTConfig:
+def _infer_bit(
+    arrays: Arrays, *, image_size: tuple[int, int] | None, grid: Grid | None, classes: int | None
+) -> BiTConfig:
     if grid is not None:
         raise CheckpointError(f"a BiT has no position table, so no grid; got grid={grid}. Leave it out.")
     _, _, channels, root = _shape(arrays, "resnet/root_block/standardized_conv2d/kernel", 4)

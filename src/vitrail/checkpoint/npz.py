@@ -40,6 +40,8 @@ def read_npz(path: str | os.PathLike[str]) -> Arrays:
     if not arrays:
         raise CheckpointError(f"{path} holds no arrays.")
     for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):
+            raise CheckpointError(f"{path} is damaged: {name!r} is no array.")
         if array.dtype.kind != "f":
             raise CheckpointError(f"{path}: expected floating-point weights; {name!r} is {array.dtype}.")
     return arrays

@@ -47,12 +47,13 @@ for name, function in COMMANDS.items():
     app.command(name)(_shield(function))
 
 
-def _version(asked: bool) -> None:  # noqa: FBT001
+def _version(asked: bool) -> bool:
     if asked:
         from importlib.metadata import version
 
         typer.echo(f"vitrail {__version__} (torch {version('torch')}, Python {sys.version.split()[0]})")
         raise typer.Exit
+    return asked
 
 
 @app.callback()

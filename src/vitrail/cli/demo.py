@@ -4,9 +4,9 @@ import json
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
+
+from vitrail.cli.render import plain_table
 
 Seed = Annotated[int, typer.Option(help="Seed of the image and the weights.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
@@ -39,8 +39,8 @@ def demo(seed: Seed = 0, as_json: Json = False) -> None:
     console = Console()
     for name, side, count, steps in stories:
         title = f"{name} at {side}x{side}: {count:,} parameters, fresh"
-        table = Table("step", "paper", "shape", "in words", title=title, title_justify="left", box=SIMPLE_HEAD)
+        table = plain_table("step", "paper", "shape", "in words", title=title)
         for step in steps:
             table.add_row(step.what, step.where, " x ".join(map(str, step.shape[1:])), step.words)
         console.print(table)
-    console.print("Shapes are for one image. Next, in Python: [bold]vitrail.create('ViT-B/16', classes=10)[/bold]")
+    console.print("For one image. Next, in Python: vitrail.create('ViT-B/16', classes=10)", highlight=False)

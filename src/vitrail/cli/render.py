@@ -1,7 +1,16 @@
 """How results and errors look to people."""
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
+
+
+def plain_table(*columns: str, title: str) -> Table:
+    """Make a table that fits a terminal of 80 columns: one rule under the heads, no frame."""
+    return Table(
+        *columns, title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1)
+    )
 
 
 def show_error(message: str) -> None:

@@ -60,7 +60,9 @@ class HybridStem:
         if not all(isinstance(count, int) and count > 0 for count in self.units):
             raise ConfigError(f"units must be a number of units for each stage, each at least 1; got {self.units}.")
         if self.width % NORM_GROUPS:
-            raise ConfigError(f"the stem's width must be a multiple of the {NORM_GROUPS} norm groups; got {self.width}.")
+            raise ConfigError(
+                f"the stem's width must be a multiple of the {NORM_GROUPS} norm groups; got {self.width}."
+            )
 
     @property
     def halvings(self) -> int:

@@ -37,21 +37,20 @@ def walk(model: ViT, images: Float[Tensor, "B C H W"]) -> list[Step]:
     tokens = model.tokens(images)
     representation, logits = model.represent(images), model(images)
 
-    side, (rows, cols) = config.stem.patch, config.stem.grid(*images.shape[2:])
+    rows, cols = config.stem.grid(*images.shape[2:])
     count, flat = patches.shape[1:]
-    token = "class token first, positions added" if config.class_tokens else "positions added"
-    read = "class token" if config.pooling == "token" else "mean of all tokens"
+    token = f"{embedded.shape[1]} tokens, class token first" if config.class_tokens else f"{embedded.shape[1]} tokens"
     steps = [
         ("image", "", images, f"{images.shape[2]}x{images.shape[3]} pixels, {config.channels} channels"),
-        ("patches", "3.1", patches, f"{rows}x{cols} patches of {side}x{side}x{config.channels} = {flat} values"),
-        ("projected", "eq. 1", projected, f"{count} vectors of {config.width}"),
+        ("patches", "3.1", patches, f"{count} patches of {flat} values"),
+        ("projected", "eq. 1", projected, f"{rows}x{cols} grid of vectors of {config.width}"),
         ("tokens", "eq. 1", embedded, token),
-        ("query, key, value", "eq. 5", qkv, f"3 x {config.width} = {qkv.shape[2]} a token"),
+        ("query, key, value", "eq. 5", qkv, f"{qkv.shape[2]} for query, key and value"),
         ("queries by head", "eq. 5", query, f"{config.heads} heads of {config.head_width}"),
         ("attention weights", "eq. 6", weights, "token by token; rows sum to 1"),
         ("inside the MLP", "eq. 3", hidden, f"{config.width} to {config.mlp_width}, and back"),
-        ("encoded tokens", "eqs. 2-3", tokens, f"after {config.depth} blocks and the final norm"),
-        ("representation", "eq. 4", representation, f"{read}, for the classifier"),
+        ("encoded tokens", "eqs. 2-3", tokens, f"after {config.depth} blocks and a norm"),
+        ("representation", "eq. 4", representation, "what the classifier reads"),
         ("logits", "3.1", logits, f"a score for each of {config.classes} classes"),
     ]
     return [Step(what, where, tuple(tensor.shape), words) for what, where, tensor, words in steps]

@@ -80,9 +80,7 @@ class BiT(nn.Module):
     def feature_map(self, images: Tensor, layers: int = -1) -> Tensor: ...
     @overload
     def feature_map(self, images: Tensor, layers: Sequence[int]) -> list[Tensor]: ...
-    def feature_map(
-        self, images: Float[Tensor, "B C H W"], layers: int | Sequence[int] = -1
-    ) -> Tensor | list[Tensor]:
+    def feature_map(self, images: Float[Tensor, "B C H W"], layers: int | Sequence[int] = -1) -> Tensor | list[Tensor]:
         """Feature maps, B D rows cols, after one stage or several; after the last with norm and activation."""
         check_images(images, self.config.channels)
         wanted = pick_layers([layers] if isinstance(layers, int) else layers, len(self.stages))

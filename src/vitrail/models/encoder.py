@@ -1,5 +1,8 @@
 """The Transformer encoder's block (eqs. 2, 3 and 5 to 8)."""
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -32,9 +35,7 @@ class SelfAttention(nn.Module):
         query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
         return query, key, value
 
-    def weights(
-        self, tokens: Float[Tensor, "B T D"], queries: slice = slice(None)
-    ) -> Float[Tensor, "B h Q T"]:
+    def weights(self, tokens: Float[Tensor, "B T D"], queries: slice = slice(None)) -> Float[Tensor, "B h Q T"]:
         """What `forward` weighs the values with (eq. 6), for all or some of the queries, computed in chunks."""
         query, key, _ = self.project(tokens)
         return attention_weights(query[:, :, queries], key)
@@ -90,3 +91,12 @@ class Block(nn.Module):
         """Eqs. 2 and 3."""
         tokens = tokens + self.depth(self.dropout(self.attention(self.attention_norm(tokens))))
         return tokens + self.depth(self.dropout(self.mlp(self.mlp_norm(tokens))))
+
+
+class Blocks(nn.ModuleList):
+    """The layers of the encoder, as a list that knows what is in it."""
+
+    if TYPE_CHECKING:
+
+        def __iter__(self) -> Iterator[Block]: ...
+        def __getitem__(self, idx: int) -> Block: ...  # pyright: ignore[reportIncompatibleMethodOverride]

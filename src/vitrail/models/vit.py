@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.config import ViTConfig
-from vitrail.models.encoder import Block
+from vitrail.models.encoder import Block, Blocks
 from vitrail.models.inputs import check_images, pick_layers
 from vitrail.models.recompute import run
 from vitrail.models.tokens import LearnedPositions, build_embedding
@@ -24,7 +24,7 @@ class ViT(nn.Module):
         self.class_token = nn.Parameter(torch.empty(config.width)) if config.class_tokens else None
         self.positions = LearnedPositions(config)
         self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(Block(config, index) for index in range(config.depth))
+        self.blocks = Blocks(Block(config, index) for index in range(config.depth))
         self.norm = nn.LayerNorm(config.width, eps=config.epsilon)
         hidden = config.representation_width
         self.hidden = nn.Linear(config.width, hidden) if hidden else None
@@ -68,9 +68,7 @@ class ViT(nn.Module):
     def feature_map(self, images: Tensor, layers: int = -1) -> Tensor: ...
     @overload
     def feature_map(self, images: Tensor, layers: Sequence[int]) -> list[Tensor]: ...
-    def feature_map(
-        self, images: Float[Tensor, "B C H W"], layers: int | Sequence[int] = -1
-    ) -> Tensor | list[Tensor]:
+    def feature_map(self, images: Float[Tensor, "B C H W"], layers: int | Sequence[int] = -1) -> Tensor | list[Tensor]:
         """Patch tokens as maps, B D rows cols, after one block or several, each through the final norm."""
         wanted = pick_layers([layers] if isinstance(layers, int) else layers, len(self.blocks))
         tokens = self.embed(images)

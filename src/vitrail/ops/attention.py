@@ -7,9 +7,7 @@ from torch import Tensor
 CHUNK = 1 << 24  # weights computed at a time: 64 MiB in float32
 
 
-def attention_weights(
-    query: Float[Tensor, "B h Q d"], key: Float[Tensor, "B h T d"]
-) -> Float[Tensor, "B h Q T"]:
+def attention_weights(query: Float[Tensor, "B h Q d"], key: Float[Tensor, "B h T d"]) -> Float[Tensor, "B h Q T"]:
     """How much each query attends to every token (eq. 6); rows sum to one. Works in chunks, in float32 or better."""
     exact = torch.promote_types(query.dtype, torch.float32)
     batch, heads, queries, width = query.shape

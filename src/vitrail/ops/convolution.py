@@ -36,5 +36,5 @@ def max_pool_same(images: Float[Tensor, "B C H W"], window: int, stride: int) ->
 
 
 def _same(side: int, window: int, stride: int) -> tuple[int, int]:
-    total = max((-(-side // stride) - 1) * stride + window - side, 0)
+    total = max(window - (side % stride or stride), 0)
     return total // 2, total - total // 2

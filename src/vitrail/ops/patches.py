@@ -15,9 +15,7 @@ def patchify(images: Shaped[Tensor, "B C H W"], patch: int) -> Shaped[Tensor, "B
     return pieces.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)  # B N PPC
 
 
-def unpatchify(
-    patches: Shaped[Tensor, "B N PPC"], patch: int, grid: tuple[int, int]
-) -> Shaped[Tensor, "B C H W"]:
+def unpatchify(patches: Shaped[Tensor, "B N PPC"], patch: int, grid: tuple[int, int]) -> Shaped[Tensor, "B C H W"]:
     """Put patches of a grid together again; the inverse of `patchify`."""
     rows, cols = grid
     if patches.shape[1] != rows * cols or patches.shape[2] % (patch * patch):

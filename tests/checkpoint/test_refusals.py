@@ -1,0 +1,125 @@
+"""Files that are not what they say, and files that do not fit what is asked."""
+
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from reference import cases, shapes
+
+import vitrail
+from vitrail.errors import CheckpointError, ConfigError
+
+LAYOUT = shapes.vit(width=24, depth=2, heads=3, mlp=40, patch=4, tokens=1 + 15, classes=7)
+
+
+def arrays(**changes: np.ndarray | None) -> dict[str, np.ndarray]:
+    drawn = {name: cases.draw(name, shape, 3) for name, shape in LAYOUT.items()}
+    return {name: array for name, array in (drawn | changes).items() if array is not None}
+
+
+def refusal(path: Path, **asked: object) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        vitrail.load(path, **asked)  # pyright: ignore[reportArgumentType]
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+def saved(path: Path, weights: dict[str, np.ndarray]) -> Path:
+    np.savez(path, **weights)  # pyright: ignore[reportArgumentType]
+    return path
+
+
+def test_files_that_are_no_npz_are_refused_by_what_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "weights.npz"
+    assert "there is no file" in refusal(path)
+    assert "is a folder" in refusal(tmp_path)
+    path.write_bytes(b"")
+    assert "it is empty" in refusal(path)
+    path.write_bytes(b"hello, world")
+    assert "it starts with b'hello, w'" in refusal(path)
+    path.write_bytes(pickle.dumps({"weights": [1, 2]}))
+    assert "it looks like a pickle" in refusal(path)
+    with path.open("wb") as file:
+        np.save(file, np.zeros(3))
+    assert "a single array (.npy)" in refusal(path)
+    torch.save({"weight": torch.zeros(3)}, path)
+    assert "is a zip archive but not an .npz file: it holds" in refusal(path)
+    saved(path, arrays())
+    path.write_bytes(path.read_bytes()[:-100])
+    assert "a cut-off zip archive" in refusal(path)
+
+
+def test_pickled_objects_damage_and_integers_are_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path / "weights.npz", {"embedding/kernel": np.array([{"a": 1}], dtype=object)})
+    assert "holds more than plain arrays" in refusal(path)
+    saved(path, {"embedding/kernel": np.arange(3)})
+    assert "expected floating-point weights; 'embedding/kernel' is int64" in refusal(path)
+    saved(path, {})
+    assert "holds no arrays" in refusal(path)
+    saved(path, arrays())
+    damaged = bytearray(path.read_bytes())
+    damaged[2000:2400] = bytes(400)
+    path.write_bytes(damaged)
+    assert "is damaged" in refusal(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("embedding/kernel.npy", b"not an array")
+    assert "is damaged" in refusal(path)
+
+
+def test_a_stranger_is_told_what_was_expected(tmp_path: Path) -> None:
+    path = saved(tmp_path / "weights.npz", {"conv1.weight": np.zeros((3, 3), dtype=np.float32)})
+    message = refusal(path)
+    assert "neither a ViT nor a BiT in the authors' names" in message
+    assert "got 1 arrays such as conv1.weight" in message
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"head/bias": None}, "1 missing: head/bias"),
+        ({"extra/bias": np.zeros(3, dtype=np.float32)}, "1 unexpected: extra/bias"),
+        ({"head/bias": None, "extra": np.zeros(3, dtype=np.float32)}, "1 missing: head/bias; 1 unexpected: extra"),
+        ({"head/bias": np.zeros(6, dtype=np.float32)}, "1 of another shape: head.bias is (6,), not (7,)"),
+        ({"embedding/kernel": np.zeros((4, 5, 3, 24), dtype=np.float32)}, "patches must be square"),
+        ({"embedding/kernel": np.zeros((48, 24), dtype=np.float32)}, "must have 4 axes; its shape is (48, 24)"),
+        ({"Transformer/posembed_input/pos_embedding": None}, "lacks 'Transformer/posembed_input/pos_embedding'"),
+        (
+            {name: None for name in LAYOUT if "encoderblock_0" in name},
+            "must be numbered from 0 without a gap; got [1]",
+        ),
+        (
+            {
+                "Transformer/encoderblock_0/MultiHeadDotProductAttention_0/query/kernel": np.zeros(
+                    (24, 3, 7), dtype=np.float32
+                )
+            },
+            "heads must divide the width 24; the file has 3 heads of 7",
+        ),
+    ],
+)
+def test_weights_that_do_not_fit_are_all_listed(
+    tmp_path: Path, changes: dict[str, np.ndarray | None], message: str
+) -> None:
+    assert message in refusal(saved(tmp_path / "weights.npz", arrays(**changes)), grid=(3, 5))
+
+
+def test_grids_that_do_not_fit_say_what_would(tmp_path: Path) -> None:
+    path = saved(tmp_path / "weights.npz", arrays())
+    assert "15 positions are no square grid. Say which with grid=(rows, cols)" in refusal(path)
+    assert "grid=(4, 4) has 16 positions; the file's table has 15" in refusal(path, grid=(4, 4))
+    assert "image_size=(16, 16) has 4x4 = 16. Say the file's own" in refusal(path, image_size=16)
+    bit = {name: cases.draw(name, shape, 3) for name, shape in shapes.bit(units=(1,), factor=1, classes=2).items()}
+    assert "a BiT has no position table" in refusal(saved(tmp_path / "bit.npz", bit), grid=(3, 5))
+
+
+def test_sizes_and_fields_are_checked_too(tmp_path: Path) -> None:
+    path = saved(tmp_path / "weights.npz", arrays())
+    with pytest.raises(vitrail.ShapeError, match="multiples of the patch side 4; got 13x20"):
+        vitrail.load(path, grid=(3, 5), image_size=(13, 20))
+    with pytest.raises(ConfigError, match="Did you mean 'dropout'"):
+        vitrail.load(path, grid=(3, 5), droput=0.1)
+    assert "4 of another shape: " not in refusal(path, grid=(3, 5), depth=1)
+    assert "12 unexpected: blocks.1.attention.out.bias" in refusal(path, grid=(3, 5), depth=1)

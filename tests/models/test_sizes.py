@@ -1,0 +1,87 @@
+"""Images of another size than the model was built for, and images that no model can take."""
+
+import pytest
+import torch
+from families import FAMILIES, family, images_for
+
+import vitrail
+from vitrail.errors import ConfigError, ShapeError
+from vitrail.models import ViT
+from vitrail.ops import resample_positions
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "bit"])
+def test_another_size_resamples_positions_and_leaves_the_weights_alone(name: str) -> None:
+    model = family(name, torch.float64)
+    assert isinstance(model, ViT)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    images = torch.rand(2, 3, 40, 28, dtype=torch.float64) * 2 - 1
+    ours = model(images)
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+
+    grid = model.config.stem.grid(40, 28)
+    assert grid != model.config.grid
+    resized = family(name, torch.float64, image_size=(40, 28))
+    table = resample_positions(before["positions.table"], model.config.grid, grid)
+    resized.load_state_dict(before | {"positions.table": table})
+    torch.testing.assert_close(ours, resized(images), atol=0, rtol=0)
+
+
+def test_resampled_positions_follow_the_weights() -> None:
+    model = family("vit")
+    images = torch.rand(1, 3, 20, 28)
+    with torch.no_grad():
+        first = model(images)
+        model.get_parameter("positions.table").data.mul_(-1)
+        assert not torch.allclose(first, model(images))
+        model.get_parameter("positions.table").data.mul_(-1)
+        assert torch.equal(first, model(images))
+
+
+@pytest.mark.parametrize("name", ["hybrid", "hybrid-root", "bit"])
+@pytest.mark.parametrize("size", [(16, 17), (31, 64), (45, 33)])
+def test_hybrids_and_resnets_take_any_size(name: str, size: tuple[int, int]) -> None:
+    assert family(name)(torch.rand(1, 3, *size)).shape == (1, 7)
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((2, 3, 12, 21), r"multiples of the patch side 4; got 12x21\. Resize or crop to 12x20 or 12x24 first"),
+        ((3, 12, 20), r"a batch, B C H W; got 3 axes, 3x12x20\. Add the batch axis: images\[None\]"),
+        ((2, 12, 20, 3), r"must have 3 channels.*Put the channels first: images\.permute\(0, 3, 1, 2\)"),
+        ((2, 1, 12, 20), r"must have 3 channels.*got 1, 2x1x12x20\. Give 3 channels, or build .* channels=1"),
+    ],
+)
+def test_bad_images_are_refused_before_any_compute(untyped: None, shape: tuple[int, ...], message: str) -> None:
+    model = family("vit")
+    for call in (model, model.represent, model.feature_map):
+        with pytest.raises(ShapeError, match=message):
+            call(torch.rand(shape))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_bytes_and_wrong_channels_are_refused_by_every_family(untyped: None, name: str) -> None:
+    model = family(name)
+    with pytest.raises(ShapeError, match=r"float in \[-1, 1\]; got torch.uint8\. Scale bytes first: x / 127.5 - 1"):
+        model((images_for(model) * 127).to(torch.uint8))
+    with pytest.raises(ShapeError, match="must have 3 channels"):
+        model(images_for(model)[:, :2])
+
+
+def test_create_takes_sizes_classes_channels_and_fields() -> None:
+    model = vitrail.create("ViT-Ti/8", classes=5, image_size=(24, 40), channels=1, depth=2, pooling="mean")
+    assert model(torch.rand(1, 1, 24, 40)).shape == (1, 5)
+    assert isinstance(model, ViT)
+    assert model.positions.table.shape == (15, 192)
+
+
+def test_create_refuses_what_cannot_be() -> None:
+    with pytest.raises(ShapeError, match="multiples of the patch side 16; got 225x225"):
+        vitrail.create("ViT-B/16", image_size=225)
+    with pytest.raises(ConfigError, match="heads must divide the width 192; got 5 heads"):
+        vitrail.create("ViT-Ti/16", heads=5)
+    with pytest.raises(ConfigError, match=r"no field 'drop_rate'"):
+        vitrail.create("ViT-Ti/16", drop_rate=0.1)
+    with pytest.raises(ConfigError, match="a BiTConfig has no field 'dropout'"):
+        vitrail.create("BiT-R50x1", dropout=0.1)

@@ -1,0 +1,109 @@
+"""The layers of docs/design.md, enforced: what may import what, and what stays without torch."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "vitrail"
+# Lowest first; rooms on one floor never import each other.
+FLOORS: tuple[frozenset[str], ...] = tuple(
+    frozenset(floor.split())
+    for floor in (
+        "errors",
+        "files figures",
+        "config",
+        "ops",
+        "models data",
+        "checkpoint",
+        "runtime",
+        "train",
+        "inspection",
+        "evaluate",
+        "serve studies",
+        "cli",
+    )
+)
+HEIGHT = {room: height for height, floor in enumerate(FLOORS) for room in floor}
+# One third-party library, one door: the modules (or whole rooms) that alone may import it.
+DOORS = {
+    "PIL": ("data.decode",),
+    "pyarrow": ("files",),
+    "matplotlib": ("figures",),
+    "safetensors": ("checkpoint",),
+    "typer": ("cli",),
+    "rich": ("cli",),
+}
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+
+
+def breaches(path: Path) -> Iterator[str]:
+    module = module_of(path)
+    room = module.split(".")[0]
+    for name in imports_of(path):
+        parts = name.split(".")
+        if parts[0] == "vitrail" and len(parts) > 1 and parts[1] in HEIGHT and parts[1] != room:
+            if HEIGHT[parts[1]] >= HEIGHT[room]:
+                yield f"{module} imports {name}: {parts[1]} is not below {room}"
+        elif parts[0] == "torch" and room in ("errors", "config"):
+            yield f"{module} imports torch"
+        elif parts[0] in DOORS and not any(f"{module}.".startswith(f"{door}.") for door in DOORS[parts[0]]):
+            yield f"{module} imports {parts[0]}, whose door is {DOORS[parts[0]]}"
+
+
+def test_every_room_has_a_floor() -> None:
+    rooms = {module_of(path).split(".")[0] for path in FILES} - {"__init__", "__main__"}
+    assert rooms <= HEIGHT.keys()
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if path.parent != SOURCE or path.stem == "errors"], ids=module_of
+)
+def test_imports_only_point_down(path: Path) -> None:
+    assert list(breaches(path)) == []
+
+
+def test_a_breach_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = tmp_path / "config"
+    room.mkdir()
+    bad = room / "bad.py"
+    bad.write_text("import torch\nfrom vitrail.models import ViT\nimport PIL.Image\nfrom vitrail import errors\n")
+    monkeypatch.setattr(sys.modules[__name__], "SOURCE", tmp_path)
+    assert len(list(breaches(bad))) == 3
+
+
+def test_files_stay_short() -> None:
+    assert {path.name: size for path in FILES if (size := len(path.read_text().splitlines())) > 350} == {}
+
+
+def loaded_after(code: str) -> set[str]:
+    shown = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"], capture_output=True, text=True, check=True
+    )
+    return {name.split(".")[0] for name in shown.stdout.split()}
+
+
+def test_configurations_and_help_need_no_torch() -> None:
+    assert "torch" not in loaded_after("import vitrail, vitrail.config; vitrail.config.parse('R50+ViT-B/16')")
+    assert "torch" not in loaded_after("from vitrail.cli import main; main(['--help'])")
+
+
+def test_importing_the_package_opens_no_door() -> None:
+    loaded = loaded_after("import vitrail; vitrail.create, vitrail.load")
+    assert loaded & (DOORS.keys() | {"torchvision", "timm", "transformers"}) == set()

@@ -1,0 +1,36 @@
+"""The set-up: the pinned torch, the cost of an import, the public names."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import vitrail
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.skipif(Path(sys.prefix) != ROOT / ".venv", reason="only the project's own environment is pinned")
+def test_the_environment_has_the_pinned_torch() -> None:
+    pins = dict(re.findall(r"^([\w-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE))
+    assert torch.__version__.split("+")[0] == pins["torch"] == "2.13.0"
+
+
+def test_importing_everything_public_costs_little_beside_torch() -> None:
+    code = (
+        "import time, torch; start = time.perf_counter(); import vitrail; vitrail.create; vitrail.load; vitrail.names"
+    )
+    code += "; print(time.perf_counter() - start)"
+    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(3)]
+    assert min(float(run.stdout) for run in runs) <= 0.3
+
+
+def test_every_public_name_is_there() -> None:
+    for name in vitrail.__all__:
+        assert getattr(vitrail, name) is not None
+    assert {*vitrail.__all__, "__version__"} == set(dir(vitrail))
+    with pytest.raises(AttributeError, match="no attribute 'crate'"):
+        _ = vitrail.crate  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,0 +1,47 @@
+"""README's commands and snippets, executed."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[str]:
+    return [line.split("#")[0].strip() for block in blocks("bash") for line in block.splitlines() if line.strip()]
+
+
+def test_the_two_commands_come_first() -> None:
+    assert commands()[:2] == ["make demo", "make test"]
+
+
+@pytest.mark.skipif(Path(sys.prefix) != ROOT / ".venv", reason="make has an environment of its own")
+@pytest.mark.parametrize("command", commands())
+def test_a_command_runs(command: str) -> None:
+    if command == "make test":  # which runs this test
+        command = "make --dry-run test"
+    run = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.strip()
+
+
+@pytest.mark.parametrize("snippet", blocks("python"))
+def test_a_snippet_runs_and_its_shapes_are_true(snippet: str, tmp_path: Path) -> None:
+    shapes = re.findall(r"^\(?(\w+),?\)? = .*#.*\[([\d, ]+)\]$", snippet, flags=re.MULTILINE)
+    assert shapes
+    checks = "".join(f"\nassert list({name}.shape) == [{shape}], {name}.shape" for name, shape in shapes)
+    run = subprocess.run([sys.executable, "-c", snippet + checks], cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
+def test_every_file_that_it_names_is_there_and_every_room_is_named() -> None:
+    links = re.findall(r"\]\((?!https)([^)]+)\)", README)
+    assert [link for link in links if not (ROOT / link).exists()] == []
