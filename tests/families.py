@@ -4,7 +4,16 @@ from typing import Any
 
 import torch
 
-from vitrail.config import BiTConfig, HybridStem, ModelConfig, PatchStem, ViTConfig, override
+from vitrail.config import (
+    BiTConfig,
+    HybridStem,
+    ModelConfig,
+    PatchStem,
+    RelativePositions,
+    SinusoidalPositions,
+    ViTConfig,
+    override,
+)
 from vitrail.models import Model, build
 
 SMALL: dict[str, Any] = {"depth": 2, "width": 24, "mlp_width": 40, "heads": 3, "classes": 7}
@@ -13,10 +22,24 @@ FAMILIES: dict[str, ModelConfig] = {
     "vit": ViTConfig(stem=PatchStem(patch=4), image_size=(12, 20), **SMALL),
     "vit-mean": ViTConfig(stem=PatchStem(patch=4), image_size=(12, 20), pooling="mean", **SMALL),
     "vit-hidden": ViTConfig(stem=PatchStem(patch=4), image_size=(12, 20), representation_width=11, **SMALL),
+    "vit-max": ViTConfig(stem=PatchStem(patch=4), image_size=(12, 20), pooling="max", **SMALL),
+    "vit-original": ViTConfig(
+        stem=PatchStem(patch=4),
+        image_size=(12, 20),
+        norm="post",
+        activation="relu",
+        positions=SinusoidalPositions(),
+        **SMALL,
+    ),
+    "vit-relative": ViTConfig(stem=PatchStem(patch=4), image_size=(12, 20), positions=RelativePositions(), **SMALL),
+    "axial": ViTConfig(stem=PatchStem(patch=4), image_size=(12, 20), attention="axial", pooling="mean", **SMALL),
     "hybrid": ViTConfig(stem=HybridStem(units=(2, 1), width=32), image_size=(24, 41), **SMALL),
     "hybrid-root": ViTConfig(stem=HybridStem(units=(), width=32, patch=3), image_size=(25, 40), **SMALL),
     "bit": BiTConfig(units=(2, 1), width_factor=1, classes=7, image_size=(33, 47)),
 }
+
+# Those that the authors' layout can hold.
+RELEASED = [name for name in FAMILIES if name not in ("vit-max", "vit-original", "vit-relative", "axial")]
 
 
 def family(name: str, dtype: torch.dtype = torch.float32, **changes: object) -> Model:

@@ -30,6 +30,8 @@ DERIVED = {
     "ViT-b/32": 22_878_952,
     "ViT-g/14": 1_012_611_432,
     "ViT-G/14": 1_844_440_680,
+    "Axial-ViT-B/16": 171_620_584,
+    "Axial-ViT-B/32": 173_277_160,
     "R50+ViT-B/32": 110_945_832,
     "R50+ViT-L/16": 316_483_624,
     "BiT-R50x1": 25_549_352,
@@ -70,11 +72,12 @@ def test_the_count_follows_from_the_shapes_of_the_authors_layout(name: str) -> N
         )
         layout = shapes.vit(
             width=config.width,
-            depth=config.depth,
+            depth=config.depth * (2 if name.startswith("Axial") else 1),
             heads=config.heads,
             mlp=config.mlp_width,
             patch=config.stem.patch,
-            tokens=1 + side * side,
+            tokens=side * side + (not name.startswith("Axial")),
+            token=not name.startswith("Axial"),
             classes=1000,
             units=config.stem.units if isinstance(config.stem, HybridStem) else None,
         )

@@ -65,10 +65,10 @@ def test_patches_convolutions_and_the_tanh_layer_are_lecun_normal(model: str, na
 
 def test_positions_and_mlp_biases_are_small_normals() -> None:
     weights = fresh("ViT-Ti/16", **VIT)
-    check(weights["positions.table"], 0.02, math.inf)
+    check(weights["positions.table.0"], 0.02, math.inf)
     check(weights["blocks.0.mlp.expand.bias"], 1e-6, math.inf)
     check(weights["blocks.0.mlp.contract.bias"], 1e-6, math.inf)
-    assert weights["positions.table"].abs().max() > 0.05  # not cut off
+    assert weights["positions.table.0"].abs().max() > 0.05  # not cut off
 
 
 def test_the_rest_is_zero_or_one() -> None:
@@ -98,5 +98,5 @@ def test_a_weight_is_a_function_of_the_seed_and_its_name_alone() -> None:
     before = torch.random.get_rng_state()
     two, three = fresh("ViT-Ti/16", depth=2, seed=3), fresh("ViT-Ti/16", depth=3, seed=3)
     assert all(torch.equal(two[name], three[name]) for name in two)
-    assert not torch.equal(two["positions.table"], fresh("ViT-Ti/16", depth=1, seed=4)["positions.table"])
+    assert not torch.equal(two["positions.table.0"], fresh("ViT-Ti/16", depth=1, seed=4)["positions.table.0"])
     assert torch.equal(torch.random.get_rng_state(), before)

@@ -11,7 +11,7 @@ from vitrail.models import ViT, build
 
 
 def test_a_block_equals_torchs_encoder_layer() -> None:
-    model = family("vit", torch.float64, gelu="exact", depth=1)
+    model = family("vit", torch.float64, activation="gelu", depth=1)
     assert isinstance(model, ViT)
     block, config = model.blocks[0], model.config
     theirs = nn.TransformerEncoderLayer(
@@ -55,7 +55,7 @@ def test_the_whole_model_equals_transformers(size: tuple[int, int]) -> None:
     from transformers import ViTConfig as TheirConfig
     from transformers import ViTForImageClassification
 
-    config = ViTConfig(stem=PatchStem(patch=8), image_size=size, gelu="exact", **{**SMALL, "depth": 3})
+    config = ViTConfig(stem=PatchStem(patch=8), image_size=size, activation="gelu", **{**SMALL, "depth": 3})
     ours = build(config, seed=3).double().eval()
     with torch.no_grad():
         for parameter in ours.parameters():
@@ -79,7 +79,7 @@ def test_the_whole_model_equals_transformers(size: tuple[int, int]) -> None:
     weights = ours.state_dict()
     state = {
         "vit.embeddings.cls_token": weights["class_token"][None, None],
-        "vit.embeddings.position_embeddings": weights["positions.table"][None],
+        "vit.embeddings.position_embeddings": weights["positions.table.0"][None],
         "vit.embeddings.patch_embeddings.projection.weight": weights["embedding.projection.weight"]
         .unflatten(1, (8, 8, 3))
         .permute(0, 3, 1, 2),
@@ -123,5 +123,6 @@ def test_without_positions_permuted_tokens_give_permuted_outputs(name: str) -> N
     model = family(name, torch.float64)
     assert isinstance(model, ViT)
     tokens = model.embed(images_for(model, dtype=torch.float64))
+    grid = model.config.grid
     order = torch.randperm(tokens.shape[1], generator=torch.Generator().manual_seed(5))
-    torch.testing.assert_close(model.encode(tokens[:, order]), model.encode(tokens)[:, order])
+    torch.testing.assert_close(model.encode(tokens[:, order], grid), model.encode(tokens, grid)[:, order])

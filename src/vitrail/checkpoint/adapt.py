@@ -13,7 +13,7 @@ def resize(weights: Weights, old: ModelConfig, new: ModelConfig) -> Weights:
     """Resample the positions from one image size's grid to another's; all else stays."""
     if not isinstance(old, ViTConfig) or not isinstance(new, ViTConfig) or old.grid == new.grid:
         return weights
-    return weights | {"positions.table": resample_positions(weights["positions.table"], old.grid, new.grid)}
+    return weights | {"positions.table.0": resample_positions(weights["positions.table.0"], old.grid, new.grid)}
 
 
 def replace_head(weights: Weights, new: ModelConfig) -> Weights:

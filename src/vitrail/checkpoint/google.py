@@ -71,7 +71,7 @@ def _vit_rows(config: ViTConfig) -> Iterator[Row]:
             assert_never(config.stem)
     if config.class_tokens:
         yield Row("class_token", ("cls",), vector)
-    yield Row("positions.table", ("Transformer/posembed_input/pos_embedding",), table)
+    yield Row("positions.table.0", ("Transformer/posembed_input/pos_embedding",), table)
     for index in range(config.depth):
         ours, theirs = f"blocks.{index}", f"Transformer/encoderblock_{index}"
         attention = f"{theirs}/MultiHeadDotProductAttention_0"

@@ -1,19 +1,42 @@
 """WHAT a model is: frozen dataclasses, checked once, without torch."""
 
+from vitrail.config.codec import decode, encode
+from vitrail.config.fields import override, read_settings
 from vitrail.config.model import BiTConfig, Grid, HybridStem, ModelConfig, PatchStem, Stem, ViTConfig, as_size
-from vitrail.config.override import override
-from vitrail.config.zoo import names, parse
+from vitrail.config.positions import (
+    Learned2DPositions,
+    LearnedPositions,
+    NoPositions,
+    Place,
+    Positions,
+    RelativePositions,
+    Sinusoidal2DPositions,
+    SinusoidalPositions,
+)
+from vitrail.config.zoo import names, parse, row
 
 __all__ = [
     "BiTConfig",
     "Grid",
     "HybridStem",
+    "Learned2DPositions",
+    "LearnedPositions",
     "ModelConfig",
+    "NoPositions",
     "PatchStem",
+    "Place",
+    "Positions",
+    "RelativePositions",
+    "Sinusoidal2DPositions",
+    "SinusoidalPositions",
     "Stem",
     "ViTConfig",
     "as_size",
+    "decode",
+    "encode",
     "names",
     "override",
     "parse",
+    "read_settings",
+    "row",
 ]

@@ -3,12 +3,25 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from vitrail.config.positions import (
+    Learned2DPositions,
+    LearnedPositions,
+    NoPositions,
+    Place,
+    Positions,
+    RelativePositions,
+    Sinusoidal2DPositions,
+    SinusoidalPositions,
+)
 from vitrail.errors import ConfigError, ShapeError
 
 Grid = tuple[int, int]  # rows, cols
-Pooling = Literal["token", "mean"]
-Gelu = Literal["tanh", "exact"]
+Pooling = Literal["token", "mean", "max"]
+Activation = Literal["gelu-tanh", "gelu", "relu"]
+Norm = Literal["pre", "post"]
+Attention = Literal["full", "axial"]
 
+PAPER_POSITIONS = LearnedPositions(at="stem")
 NORM_GROUPS = 32  # of every GroupNorm, in hybrids and BiT alike
 
 
@@ -106,20 +119,25 @@ class ViTConfig:
     classes: int = 1000
     image_size: tuple[int, int] = (224, 224)
     channels: int = 3
+    positions: Positions = PAPER_POSITIONS
+    attention: Attention = "full"  # axial (Appendix D.6): every block is one along rows, then one along columns
+    norm: Norm = "pre"  # post: after the residual sum, as in the original Transformer, and none at the end
+    activation: Activation = "gelu-tanh"
     pooling: Pooling = "token"
     representation_width: int | None = None  # of the pre-training head's tanh layer; None: a linear head alone
     head_bias: float = 0.0  # the classifier's first bias: -6.9 or -10 with the sigmoid loss
     dropout: float = 0.0
     attention_dropout: float = 0.0
     stochastic_depth: float = 0.0  # of the last block; grows linearly from 0 at the first
-    gelu: Gelu = "tanh"
     epsilon: float = 1e-6
     checkpointing: bool = False  # recompute each block in the backward pass instead of storing it
 
     def __post_init__(self) -> None:
         _positive(self, "depth", "width", "mlp_width", "heads", "classes", "channels")
         _one_of("pooling", self.pooling, get_args(Pooling))
-        _one_of("gelu", self.gelu, get_args(Gelu))
+        _one_of("activation", self.activation, get_args(Activation))
+        _one_of("norm", self.norm, get_args(Norm))
+        _one_of("attention", self.attention, get_args(Attention))
         for name in ("dropout", "attention_dropout", "stochastic_depth"):
             _rate(name, getattr(self, name))
         if self.width % self.heads:
@@ -135,6 +153,28 @@ class ViTConfig:
             raise ConfigError(f"epsilon must be positive; got {self.epsilon}.")
         as_size(self.image_size)
         self.stem.grid(*self.image_size)
+        self._check_positions()
+
+    def _check_positions(self) -> None:
+        if not isinstance(self.positions, NoPositions):
+            _one_of("positions.at", self.positions.at, get_args(Place))
+        parts = {Learned2DPositions: 2, SinusoidalPositions: 2, Sinusoidal2DPositions: 4}.get(type(self.positions), 1)
+        if self.width % parts:
+            raise ConfigError(
+                f"{type(self.positions).__name__} need a width that is a multiple of {parts}; got {self.width}."
+            )
+        if self.attention == "axial" and self.class_tokens:
+            raise ConfigError(
+                "axial attention runs along rows and columns, where a class token has no place; "
+                "got pooling='token'. Take pooling='mean' or 'max'."
+            )
+        if self.attention == "axial" and isinstance(self.positions, RelativePositions):
+            raise ConfigError("relative positions are of the whole sequence; take attention='full' with them.")
+
+    @property
+    def layers(self) -> int:
+        """Attention layers: one a block, or two where attention is axial."""
+        return self.depth * (2 if self.attention == "axial" else 1)
 
     @property
     def grid(self) -> Grid:

@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from vitrail.config.fields import make, suggest
 from vitrail.config.model import BiTConfig, HybridStem, ModelConfig, PatchStem, Stem, ViTConfig
-from vitrail.config.override import check_fields, suggest
 from vitrail.errors import ConfigError
 
 
@@ -37,15 +37,19 @@ HYBRID_STEMS = {
 }
 RESNETS = {"R50": (3, 4, 6, 3), "R101": (3, 4, 23, 3), "R152": (3, 8, 36, 3), "R200": (3, 24, 36, 3)}
 
+# What stands before a ViT's name, and the fields that it changes.
+STYLES: dict[str, dict[str, object]] = {"Axial": {"attention": "axial", "pooling": "mean"}}
+
 _NAMES = (
     *("ViT-Ti/16", "ViT-S/16", "ViT-S/32", "ViT-b/32", "ViT-B/8", "ViT-B/16", "ViT-B/32"),
     *("ViT-L/16", "ViT-L/32", "ViT-H/14", "ViT-g/14", "ViT-G/14"),
+    *("Axial-ViT-B/16", "Axial-ViT-B/32"),
     *("R+ViT-Ti/16", "R26+ViT-S/32", "R26+ViT-B/32"),
     *("R50+ViT-B/16", "R50+ViT-B/32", "R50+ViT-L/16", "R50+ViT-L/32"),
     *("BiT-R50x1", "BiT-R50x2", "BiT-R50x3", "BiT-R101x1", "BiT-R101x3"),
     *("BiT-R152x1", "BiT-R152x2", "BiT-R152x4", "BiT-R200x3"),
 )
-_VIT = re.compile(r"(?:(?P<resnet>R\d*)\+)?ViT-(?P<shape>[A-Za-z]+)/(?P<patch>[1-9]\d*)")
+_VIT = re.compile(r"(?:(?P<style>[A-Za-z]+)-)?(?:(?P<resnet>R\d*)\+)?ViT-(?P<shape>[A-Za-z]+)/(?P<patch>[1-9]\d*)")
 _BIT = re.compile(r"(?:BiT-)?(?P<resnet>R\d+)x(?P<factor>[1-9]\d*)")
 
 
@@ -55,15 +59,18 @@ def names() -> tuple[str, ...]:
 
 
 def parse(name: str, changes: Mapping[str, object] | None = None) -> ModelConfig:
-    """Read a name such as ViT-B/16, R50+ViT-B/16 or BiT-R50x1, with these fields changed."""
-    changes = changes or {}
-    if (match := _VIT.fullmatch(name)) and match["shape"] in SHAPES:
+    """Read a name such as ViT-B/16, Axial-ViT-B/16, R50+ViT-B/16 or BiT-R50x1, with these fields changed."""
+    kind, values = row(name)
+    return make(kind, values, changes or {})
+
+
+def row(name: str) -> tuple[type[ModelConfig], dict[str, object]]:
+    """Find the kind of a model and the fields that its name says."""
+    if (match := _VIT.fullmatch(name)) and match["shape"] in SHAPES and match["style"] in (None, *STYLES):
         stem = _stem(match["resnet"], int(match["patch"]))
-        check_fields(ViTConfig, changes)
-        return ViTConfig(**{"stem": stem, **SHAPES[match["shape"]]._asdict(), **changes})
+        return ViTConfig, {"stem": stem, **SHAPES[match["shape"]]._asdict(), **STYLES.get(match["style"], {})}
     if (match := _BIT.fullmatch(name)) and match["resnet"] in RESNETS:
-        check_fields(BiTConfig, changes)
-        return BiTConfig(**{"units": RESNETS[match["resnet"]], "width_factor": int(match["factor"]), **changes})
+        return BiTConfig, {"units": RESNETS[match["resnet"]], "width_factor": int(match["factor"])}
     raise ConfigError(f"unknown model {name!r}.{suggest(name, _NAMES)}")
 
 

@@ -30,14 +30,15 @@ def walk(model: ViT, images: Float[Tensor, "B C H W"]) -> list[Step]:
     embedded = model.embed(images)
     patches, projected = patchify(images, config.stem.patch), model.embedding(images)
     block = model.blocks[0]
-    normed = block.attention_norm(embedded)
+    normed = block.attention_input(embedded)
+    grid = config.stem.grid(*images.shape[2:])
     qkv, weights = block.attention.qkv(normed), block.attention.weights(normed)
     query = block.attention.project(normed)[0]
     hidden = block.mlp.expand(block.mlp_norm(embedded))
     tokens = model.tokens(images)
     representation, logits = model.represent(images), model(images)
 
-    rows, cols = config.stem.grid(*images.shape[2:])
+    rows, cols = grid
     count, flat = patches.shape[1:]
     token = f"{embedded.shape[1]} tokens, class token first" if config.class_tokens else f"{embedded.shape[1]} tokens"
     steps = [

@@ -6,54 +6,74 @@ from typing import TYPE_CHECKING
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from vitrail.config import ViTConfig
-from vitrail.ops import attention_weights
+from vitrail.config import Grid, ViTConfig
+from vitrail.ops import Reach, attend, attention_weights, from_lines, to_lines, weights_of_lines
+
+ACTIVATIONS = {
+    "gelu-tanh": lambda: nn.GELU(approximate="tanh"),
+    "gelu": lambda: nn.GELU(approximate="none"),
+    "relu": nn.ReLU,
+}
 
 
 class SelfAttention(nn.Module):
     """Multi-head self-attention (eqs. 5 to 8); query, key and value in one matrix."""
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(self, config: ViTConfig, reach: Reach) -> None:
         super().__init__()
         self.heads = config.heads
+        self.reach: Reach = reach
         self.attention_dropout = config.attention_dropout
         self.qkv = nn.Linear(config.width, 3 * config.width)
         self.out = nn.Linear(config.width, config.width)
 
-    def forward(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+    def forward(
+        self, tokens: Float[Tensor, "B T D"], grid: Grid | None = None, relative: Float[Tensor, "M D"] | None = None
+    ) -> Float[Tensor, "B T D"]:
         """Mix the tokens; the fused kernel never forms the matrix of weights."""
-        query, key, value = self.project(tokens)
+        query, key, value = self.project(tokens, grid)
         dropout = self.attention_dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)  # eqs. 6-7: B h T d
-        return self.out(mixed.transpose(1, 2).flatten(2))  # eq. 8: B T D
+        mixed = attend(query, key, value, dropout=dropout, relative=self._by_head(relative))  # eqs. 6-7: B h T d
+        return from_lines(self.out(mixed.transpose(1, 2).flatten(2)), grid, self.reach)  # eq. 8: B T D
 
-    def project(self, tokens: Float[Tensor, "B T D"]) -> tuple[Tensor, Tensor, Tensor]:
-        """Query, key and value of every head (eq. 5), each B h T d."""
-        split = self.qkv(tokens).unflatten(2, (3, self.heads, tokens.shape[2] // self.heads))  # B T 3 h d
+    def project(self, tokens: Float[Tensor, "B T D"], grid: Grid | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value of every head (eq. 5), each B h T d; of every row or column where attention is axial."""
+        lines = to_lines(tokens, grid, self.reach)
+        split = self.qkv(lines).unflatten(2, (3, self.heads, tokens.shape[2] // self.heads))  # B T 3 h d
         query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
         return query, key, value
 
-    def weights(self, tokens: Float[Tensor, "B T D"], queries: slice = slice(None)) -> Float[Tensor, "B h Q T"]:
+    def weights(
+        self,
+        tokens: Float[Tensor, "B T D"],
+        queries: slice = slice(None),
+        grid: Grid | None = None,
+        relative: Float[Tensor, "M D"] | None = None,
+    ) -> Float[Tensor, "B h Q T"]:
         """What `forward` weighs the values with (eq. 6), for all or some of the queries, computed in chunks."""
-        query, key, _ = self.project(tokens)
-        return attention_weights(query[:, :, queries], key)
+        query, key, _ = self.project(tokens, grid)
+        if self.reach != "all":
+            return weights_of_lines(attention_weights(query, key), grid, self.reach)[:, :, queries]
+        return attention_weights(query, key, queries=queries, relative=self._by_head(relative))
+
+    def _by_head(self, relative: Float[Tensor, "M D"] | None) -> Float[Tensor, "M h d"] | None:
+        return None if relative is None else relative.unflatten(1, (self.heads, relative.shape[1] // self.heads))
 
 
 class Mlp(nn.Module):
-    """Two dense layers with a GELU between (Section 3.1)."""
+    """Two dense layers with an activation between (Section 3.1)."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.expand = nn.Linear(config.width, config.mlp_width)
-        self.gelu = nn.GELU(approximate="tanh" if config.gelu == "tanh" else "none")
+        self.activation = ACTIVATIONS[config.activation]()
         self.dropout = nn.Dropout(config.dropout)
         self.contract = nn.Linear(config.mlp_width, config.width)
 
     def forward(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         """Transform every token on its own."""
-        return self.contract(self.dropout(self.gelu(self.expand(tokens))))
+        return self.contract(self.dropout(self.activation(self.expand(tokens))))
 
 
 class StochasticDepth(nn.Module):
@@ -76,21 +96,32 @@ class StochasticDepth(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer of the encoder: attention, then MLP, each after a norm and beside a residual."""
+    """One layer of the encoder: attention, then MLP, each beside a residual, with a norm before it or after the sum."""
 
-    def __init__(self, config: ViTConfig, index: int) -> None:
+    def __init__(self, config: ViTConfig, layer: int) -> None:
         super().__init__()
+        self.norm = config.norm
         self.attention_norm = nn.LayerNorm(config.width, eps=config.epsilon)
-        self.attention = SelfAttention(config)
+        self.attention = SelfAttention(config, _reach(config, layer))
         self.mlp_norm = nn.LayerNorm(config.width, eps=config.epsilon)
         self.mlp = Mlp(config)
         self.dropout = nn.Dropout(config.dropout)
-        self.depth = StochasticDepth(config.stochastic_depth * index / max(config.depth - 1, 1))
+        self.depth = StochasticDepth(config.stochastic_depth * layer / max(config.layers - 1, 1))
 
-    def forward(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        """Eqs. 2 and 3."""
-        tokens = tokens + self.depth(self.dropout(self.attention(self.attention_norm(tokens))))
-        return tokens + self.depth(self.dropout(self.mlp(self.mlp_norm(tokens))))
+    def forward(
+        self, tokens: Float[Tensor, "B T D"], grid: Grid | None = None, relative: Float[Tensor, "M D"] | None = None
+    ) -> Float[Tensor, "B T D"]:
+        """Eqs. 2 and 3; after the original Transformer where norms come last."""
+        mixed = self.attention(self.attention_input(tokens), grid, relative)
+        if self.norm == "pre":
+            tokens = tokens + self.depth(self.dropout(mixed))
+            return tokens + self.depth(self.dropout(self.mlp(self.mlp_norm(tokens))))
+        tokens = self.attention_norm(tokens + self.depth(self.dropout(mixed)))
+        return self.mlp_norm(tokens + self.depth(self.dropout(self.mlp(tokens))))
+
+    def attention_input(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        """What attention reads of the block's tokens."""
+        return self.attention_norm(tokens) if self.norm == "pre" else tokens
 
 
 class Blocks(nn.ModuleList):
@@ -100,3 +131,10 @@ class Blocks(nn.ModuleList):
 
         def __iter__(self) -> Iterator[Block]: ...
         def __getitem__(self, idx: int) -> Block: ...  # pyright: ignore[reportIncompatibleMethodOverride]
+
+
+def _reach(config: ViTConfig, layer: int) -> Reach:
+    """What a layer attends to: everything, or turn by turn its row and its column (Appendix D.6)."""
+    if config.attention == "full":
+        return "all"
+    return "row" if layer % 2 == 0 else "column"

@@ -42,7 +42,7 @@ ZERO, ONE = constant(0), constant(1)
 
 TABLE: tuple[tuple[str, Draw], ...] = (
     ("class_token", ZERO),
-    ("positions.table", normal(0.02)),
+    ("positions.*", normal(0.02)),
     ("head.*", ZERO),
     ("hidden.weight", lecun_normal),
     ("*.projection.weight", lecun_normal),

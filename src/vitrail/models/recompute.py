@@ -5,8 +5,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 
-def run(module: nn.Module, features: Tensor, *, checkpointing: bool) -> Tensor:
+def run(module: nn.Module, features: Tensor, *others: object, checkpointing: bool) -> Tensor:
     """Call the module; with checkpointing, its activations are made again in the backward pass."""
     if checkpointing and torch.is_grad_enabled() and not torch.compiler.is_exporting():
-        return checkpoint(module, features, use_reentrant=False)
-    return module(features)
+        return checkpoint(module, features, *others, use_reentrant=False)
+    return module(features, *others)

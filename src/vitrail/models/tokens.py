@@ -1,13 +1,13 @@
-"""From images to tokens: the patch embedding, the hybrid's, and the learned positions (eq. 1)."""
+"""From images to the vectors of patches: the patch embedding, and the hybrid's (eq. 1)."""
 
 from typing import assert_never
 
 from jaxtyping import Float
-from torch import Tensor, empty, nn
+from torch import Tensor, nn
 
-from vitrail.config import Grid, HybridStem, PatchStem, ViTConfig
+from vitrail.config import HybridStem, PatchStem, ViTConfig
 from vitrail.models.resnet import HybridResNet
-from vitrail.ops import patchify, resample_positions
+from vitrail.ops import patchify
 
 
 class PatchEmbedding(nn.Module):
@@ -48,16 +48,3 @@ def build_embedding(config: ViTConfig) -> PatchEmbedding | HybridEmbedding:
             return HybridEmbedding(stem, config)
         case _:
             assert_never(config.stem)
-
-
-class LearnedPositions(nn.Module):
-    """A learned vector for every token, on a grid of patches; resampled on the fly for any other grid."""
-
-    def __init__(self, config: ViTConfig) -> None:
-        super().__init__()
-        self.grid = config.grid
-        self.table = nn.Parameter(empty(config.tokens, config.width))
-
-    def forward(self, grid: Grid) -> Float[Tensor, "T D"]:
-        """E_pos at this grid (Section 3.2); the table itself is left alone."""
-        return resample_positions(self.table, self.grid, grid)

@@ -1,17 +1,18 @@
 """The Vision Transformer, and the hybrids, which differ in the stem alone (Section 3.1)."""
 
 from collections.abc import Sequence
-from typing import overload
+from typing import assert_never, overload
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.config import ViTConfig
+from vitrail.config import Grid, ViTConfig
 from vitrail.models.encoder import Block, Blocks
 from vitrail.models.inputs import check_images, pick_layers
+from vitrail.models.positions import build_positions
 from vitrail.models.recompute import run
-from vitrail.models.tokens import LearnedPositions, build_embedding
+from vitrail.models.tokens import build_embedding
 
 
 class ViT(nn.Module):
@@ -22,10 +23,10 @@ class ViT(nn.Module):
         self.config = config
         self.embedding = build_embedding(config)
         self.class_token = nn.Parameter(torch.empty(config.width)) if config.class_tokens else None
-        self.positions = LearnedPositions(config)
+        self.positions = build_positions(config)
         self.dropout = nn.Dropout(config.dropout)
-        self.blocks = Blocks(Block(config, index) for index in range(config.depth))
-        self.norm = nn.LayerNorm(config.width, eps=config.epsilon)
+        self.blocks = Blocks(Block(config, layer) for layer in range(config.layers))
+        self.norm = nn.LayerNorm(config.width, eps=config.epsilon) if config.norm == "pre" else nn.Identity()
         hidden = config.representation_width
         self.hidden = nn.Linear(config.width, hidden) if hidden else None
         self.head = nn.Linear(config.representation, config.classes)
@@ -37,13 +38,13 @@ class ViT(nn.Module):
     def represent(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B R"]:
         """What the linear classifier reads: eq. 4, and the tanh layer where there is one."""
         tokens = self.embed(images)  # eq. 1
-        tokens = self.encode(tokens)  # eqs. 2-3
+        tokens = self.encode(tokens, self.config.stem.grid(*images.shape[2:]))  # eqs. 2-3
         pooled = self.pool(tokens)  # eq. 4
         return pooled if self.hidden is None else torch.tanh(self.hidden(pooled))
 
     def tokens(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B T D"]:
         """Every token after the last block and the final norm; the class token first where there is one."""
-        return self.encode(self.embed(images))
+        return self.encode(self.embed(images), self.config.stem.grid(*images.shape[2:]))
 
     def embed(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B T D"]:
         """Patches to tokens, class token, positions (eq. 1)."""
@@ -52,17 +53,32 @@ class ViT(nn.Module):
         tokens = self.embedding(images)
         if self.class_token is not None:
             tokens = torch.cat([self.class_token.expand(tokens.shape[0], 1, -1), tokens], dim=1)  # B T D
-        return self.dropout(tokens + self.positions(grid))
+        return self.dropout(self.positions.add(tokens, 0, grid))
 
-    def encode(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+    def encode(self, tokens: Float[Tensor, "B T D"], grid: Grid) -> Float[Tensor, "B T D"]:
         """Every block (eqs. 2 and 3), then the final norm."""
-        for block in self.blocks:
-            tokens = run(block, tokens, checkpointing=self.config.checkpointing)
+        for layer in range(len(self.blocks)):
+            tokens = self.step(tokens, layer, grid)
         return self.norm(tokens)
 
+    def step(self, tokens: Float[Tensor, "B T D"], layer: int, grid: Grid) -> Float[Tensor, "B T D"]:
+        """One block; `embed` has added the positions of the first already."""
+        if layer > 0:
+            tokens = self.positions.add(tokens, layer, grid)
+        keys = self.positions.keys(layer, grid)
+        return run(self.blocks[layer], tokens, grid, keys, checkpointing=self.config.checkpointing)
+
     def pool(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B D"]:
-        """The class token (eq. 4), or the mean of all tokens where there is none."""
-        return tokens[:, 0] if self.config.pooling == "token" else tokens.mean(dim=1)
+        """The class token (eq. 4), or the mean or maximum of all tokens where there is none."""
+        match self.config.pooling:
+            case "token":
+                return tokens[:, 0]
+            case "mean":
+                return tokens.mean(dim=1)
+            case "max":
+                return tokens.amax(dim=1)
+            case _:
+                assert_never(self.config.pooling)
 
     @overload
     def feature_map(self, images: Tensor, layers: int = -1) -> Tensor: ...
@@ -74,12 +90,12 @@ class ViT(nn.Module):
         tokens = self.embed(images)
         grid = self.config.stem.grid(*images.shape[2:])
         maps: dict[int, Tensor] = {}
-        for index in range(max(wanted) + 1):
-            tokens = run(self.blocks[index], tokens, checkpointing=self.config.checkpointing)
-            if index in wanted:
+        for layer in range(max(wanted) + 1):
+            tokens = self.step(tokens, layer, grid)
+            if layer in wanted:
                 patches = self.norm(tokens)[:, self.config.class_tokens :]  # B N D
-                maps[index] = patches.transpose(1, 2).unflatten(2, grid)  # B D rows cols
-        return maps[wanted[0]] if isinstance(layers, int) else [maps[index] for index in wanted]
+                maps[layer] = patches.transpose(1, 2).unflatten(2, grid)  # B D rows cols
+        return maps[wanted[0]] if isinstance(layers, int) else [maps[layer] for layer in wanted]
 
     @torch.no_grad()
     def attention_maps(
@@ -88,11 +104,14 @@ class ViT(nn.Module):
         """Attention weights of all layers or some (eq. 6), of all queries or some; holds no more than it returns."""
         wanted = pick_layers(range(len(self.blocks)) if layers is None else layers, len(self.blocks))
         tokens = self.embed(images)
+        grid = self.config.stem.grid(*images.shape[2:])
         maps: dict[int, Tensor] = {}
-        for index, block in enumerate(self.blocks):
-            if index in wanted:
-                maps[index] = block.attention.weights(block.attention_norm(tokens), queries)
+        for layer, block in enumerate(self.blocks):
+            tokens = self.positions.add(tokens, layer, grid) if layer > 0 else tokens
+            keys = self.positions.keys(layer, grid)
+            if layer in wanted:
+                maps[layer] = block.attention.weights(block.attention_input(tokens), queries, grid, keys)
             if len(maps) == len(set(wanted)):
                 break
-            tokens = block(tokens)
-        return [maps[index] for index in wanted]
+            tokens = block(tokens, grid, keys)
+        return [maps[layer] for layer in wanted]

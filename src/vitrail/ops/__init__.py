@@ -1,22 +1,40 @@
 """MATHS: pure functions of tensors, no parameters."""
 
-from vitrail.ops.attention import attention_weights
+from vitrail.ops.attention import CHUNK, attend, attention_weights, relative_logits
 from vitrail.ops.convolution import (
     convolve_same,
     max_pool_same,
     standardise_by_deviation,
     standardise_by_variance,
 )
+from vitrail.ops.lines import Reach, from_lines, to_lines, weights_of_lines
 from vitrail.ops.patches import patchify, unpatchify
-from vitrail.ops.positions import resample_positions
+from vitrail.ops.positions import (
+    resample_axis,
+    resample_positions,
+    sinusoidal_2d_table,
+    sinusoidal_table,
+    sinusoids,
+)
 
 __all__ = [
+    "CHUNK",
+    "Reach",
+    "attend",
     "attention_weights",
     "convolve_same",
+    "from_lines",
     "max_pool_same",
     "patchify",
+    "relative_logits",
+    "resample_axis",
     "resample_positions",
+    "sinusoidal_2d_table",
+    "sinusoidal_table",
+    "sinusoids",
     "standardise_by_deviation",
     "standardise_by_variance",
+    "to_lines",
     "unpatchify",
+    "weights_of_lines",
 ]

@@ -1,21 +1,73 @@
-"""Attention weights as a matrix, which the fused kernels never form (eq. 6)."""
+"""Attention: the fused path, with relative positions where there are any, and its weights as a matrix (eqs. 6, 7)."""
+
+from collections.abc import Iterator
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional as F
 
-CHUNK = 1 << 24  # weights computed at a time: 64 MiB in float32
+CHUNK = 1 << 24  # weights formed at a time: 64 MiB in float32
 
 
-def attention_weights(query: Float[Tensor, "B h Q d"], key: Float[Tensor, "B h T d"]) -> Float[Tensor, "B h Q T"]:
+def attend(
+    query: Float[Tensor, "B h T d"],
+    key: Float[Tensor, "B h T d"],
+    value: Float[Tensor, "B h T d"],
+    *,
+    dropout: float,
+    relative: Float[Tensor, "M h d"] | None,
+) -> Float[Tensor, "B h T d"]:
+    """Mix the values (eqs. 6 and 7) without ever forming the whole matrix of weights."""
+    if relative is None:
+        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
+    mixed = []
+    for rows in _chunks(query, key):
+        part = query[:, :, rows.start : rows.stop]
+        bias = relative_logits(part, relative, rows)
+        mixed.append(F.scaled_dot_product_attention(part, key, value, attn_mask=bias, dropout_p=dropout))
+    return torch.cat(mixed, dim=2)
+
+
+def attention_weights(
+    query: Float[Tensor, "B h S d"],
+    key: Float[Tensor, "B h T d"],
+    *,
+    queries: slice = slice(None),
+    relative: Float[Tensor, "M h d"] | None = None,
+) -> Float[Tensor, "B h Q T"]:
     """How much each query attends to every token (eq. 6); rows sum to one. Works in chunks, in float32 or better."""
     exact = torch.promote_types(query.dtype, torch.float32)
-    batch, heads, queries, width = query.shape
-    step = max(1, CHUNK // max(batch * heads * key.shape[2], 1))
-    weights = query.new_empty((batch, heads, queries, key.shape[2]), dtype=exact)
+    wanted, places = query[:, :, queries], range(query.shape[2])[queries]
+    weights = query.new_empty((*wanted.shape[:3], key.shape[2]), dtype=exact)
     with torch.autocast(query.device.type, enabled=False):
-        keys = key.to(exact).transpose(2, 3) * width**-0.5  # B h d T
-        for start in range(0, queries, step):
-            logits = query[:, :, start : start + step].to(exact) @ keys  # B h chunk T
-            weights[:, :, start : start + step] = logits.softmax(dim=-1)
+        keys = key.to(exact).transpose(2, 3) * query.shape[3] ** -0.5  # B h d T
+        for rows in _chunks(wanted, key):
+            part = wanted[:, :, rows.start : rows.stop].to(exact)
+            logits = part @ keys  # B h chunk T
+            if relative is not None:
+                logits = logits + relative_logits(part, relative.to(exact), places[rows.start : rows.stop])
+            weights[:, :, rows.start : rows.stop] = logits.softmax(dim=-1)
     return weights
+
+
+def relative_logits(
+    query: Float[Tensor, "B h Q d"], relative: Float[Tensor, "M h d"], places: range
+) -> Float[Tensor, "B h Q T"]:
+    """The queries at these places against the key of every offset p_q - p_k (Appendix D.4).
+
+    The M = 2T - 1 keys are of the offsets 1 - T to T - 1.
+    """
+    tokens = (relative.shape[0] + 1) // 2
+    by_offset = torch.einsum("bhqd,mhd->bhqm", query, relative) * query.shape[3] ** -0.5  # B h Q M
+    at = torch.arange(places.start, places.stop, places.step, device=query.device)  # Q
+    offsets = at[:, None] - torch.arange(tokens, device=query.device) + tokens - 1  # Q T
+    return by_offset.gather(3, offsets.expand(*query.shape[:2], -1, -1))
+
+
+def _chunks(query: Tensor, key: Tensor) -> Iterator[range]:
+    """Split the queries so that no more than CHUNK weights are formed at a time; of one image in a traced program."""
+    images = 1 if torch.compiler.is_compiling() else query.shape[0]
+    step = max(1, CHUNK // max(images * query.shape[1] * key.shape[2], 1))
+    for start in range(0, query.shape[2], step):
+        yield range(start, min(start + step, query.shape[2]))

@@ -1,13 +1,11 @@
-"""Position tables on another grid of patches (Section 3.2)."""
+"""Position tables on another grid of patches (Section 3.2), and the fixed ones by their formula (Appendix D.4)."""
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.errors import ShapeError
-
-# Interpolation taps by (old, new, device): they depend on the grid alone, so they never go stale.
-_TAPS: dict[tuple[int, int, torch.device], tuple[Tensor, Tensor, Tensor]] = {}
+from vitrail.ops.constants import constant
 
 
 def resample_positions(
@@ -22,36 +20,56 @@ def resample_positions(
         )
     if old == new:
         return table
-    exact = table[leading:].to(torch.promote_types(table.dtype, torch.float32)).unflatten(0, old)  # rows cols D
-    for axis in (0, 1):
-        exact = _resample_axis(exact, axis, new[axis])
-    return torch.cat([table[:leading], exact.flatten(0, 1).to(table.dtype)])  # T2 D
+    grid = table[leading:].to(torch.promote_types(table.dtype, torch.float32)).unflatten(0, old)  # rows cols D
+    grid = resample_axis(resample_axis(grid, 0, new[0]), 1, new[1])
+    return torch.cat([table[:leading], grid.flatten(0, 1).to(table.dtype)])  # T2 D
 
 
-def _resample_axis(table: Float[Tensor, "rows cols D"], axis: int, new: int) -> Float[Tensor, "rows2 cols2 D"]:
-    """Resample one axis linearly, first to first and last to last."""
+def resample_axis(table: Float[Tensor, "..."], axis: int, new: int) -> Float[Tensor, "..."]:
+    """Resample one axis linearly, first to first and last to last; in float32 or better."""
+    if table.shape[axis] == new:
+        return table
     low, high, share = _taps(table.shape[axis], new, table.device)
-    share = share.to(table.dtype).unflatten(0, (new, *[1] * (table.ndim - 1 - axis)))
-    return torch.lerp(table.index_select(axis, low), table.index_select(axis, high), share)
+    exact = table.to(torch.promote_types(table.dtype, torch.float32))
+    share = share.to(exact.dtype).unflatten(0, (new, *[1] * (table.ndim - 1 - axis)))
+    return torch.lerp(exact.index_select(axis, low), exact.index_select(axis, high), share).to(table.dtype)
 
 
-def _taps(
-    old: int, new: int, device: torch.device
-) -> tuple[Int[Tensor, " new"], Int[Tensor, " new"], Float[Tensor, " new"]]:
+def sinusoids(places: Float[Tensor, " n"], width: int) -> Float[Tensor, "n width"]:
+    """The original Transformer's code of each place: sin and cos of place / 10000^(2i/D), turn by turn."""
+    rates = 10000 ** (-torch.arange(0, width, 2, dtype=places.dtype, device=places.device) / width)
+    angles = places[:, None] * rates  # n width/2
+    return torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1)
+
+
+@constant
+def sinusoidal_table(
+    width: int, leading: int, old: tuple[int, int], new: tuple[int, int], device: torch.device
+) -> Float[Tensor, "T D"]:
+    """The code of every token's place in the sequence; on another grid, of its corner-aligned place on the old one."""
+    rows, cols = _places(old[0], new[0], device), _places(old[1], new[1], device)
+    places = leading + (rows[:, None] * old[1] + cols).flatten()
+    return sinusoids(torch.cat([torch.arange(leading, dtype=places.dtype, device=device), places]), width).float()
+
+
+@constant
+def sinusoidal_2d_table(
+    width: int, leading: int, old: tuple[int, int], new: tuple[int, int], device: torch.device
+) -> Float[Tensor, "T D"]:
+    """The code of a patch's row in D/2 features, of its column in the others; a class token has zeros."""
+    rows, cols = (sinusoids(_places(before, after, device), width // 2) for before, after in zip(old, new, strict=True))
+    grid = torch.cat([rows[:, None].expand(-1, new[1], -1), cols.expand(new[0], -1, -1)], dim=2)  # rows cols D
+    return torch.cat([grid.new_zeros(leading, width), grid.flatten(0, 1)]).float()
+
+
+@constant
+def _taps(old: int, new: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Give for every new place the two old ones around it and the share of the second."""
-    if torch.compiler.is_compiling():  # a traced program holds them as its own constants
-        return _make_taps(old, new, device)
-    key = (old, new, device)
-    if key not in _TAPS:
-        with torch.inference_mode(mode=False):  # usable in a later backward pass too
-            taps = _make_taps(old, new, device)
-        if type(taps[0]) is not Tensor:  # a fake tensor of somebody's trace
-            return taps
-        _TAPS[key] = taps
-    return _TAPS[key]
-
-
-def _make_taps(old: int, new: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    place = torch.arange(new, dtype=torch.float64, device=device) * ((old - 1) / max(new - 1, 1))
+    place = _places(old, new, device)
     low = place.floor().long().clamp(max=old - 1)
     return low, (low + 1).clamp(max=old - 1), place - low
+
+
+def _places(old: int, new: int, device: torch.device) -> Float[Tensor, " new"]:
+    """Spread the new places over the old ones, first to first and last to last."""
+    return torch.arange(new, dtype=torch.float64, device=device) * ((old - 1) / max(new - 1, 1))

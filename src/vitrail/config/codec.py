@@ -1,0 +1,47 @@
+"""Configurations to JSON and back, strictly: nothing unknown, nothing missing, every part by its word."""
+
+from dataclasses import fields, is_dataclass
+from typing import Any, get_args, get_origin
+
+from vitrail.config.fields import KINDS, hints, parts_of, suggest
+from vitrail.config.model import BiTConfig, ModelConfig, ViTConfig
+from vitrail.errors import ConfigError
+
+_WORDS = {kind: word for word, kind in KINDS.items()}
+
+
+def encode(config: ModelConfig) -> dict[str, Any]:
+    """Give a configuration as a JSON object."""
+    return _encode(config)
+
+
+def decode(document: object) -> ModelConfig:
+    """Read a configuration that `encode` wrote."""
+    config = _decode(document, ViTConfig | BiTConfig, "model")
+    if not isinstance(config, ViTConfig | BiTConfig):
+        raise ConfigError(f"a model's kind must be vit or bit; got {_WORDS.get(type(config))}.")
+    return config
+
+
+def _encode(value: Any) -> Any:  # noqa: ANN401
+    if is_dataclass(value):
+        inner = {field.name: _encode(getattr(value, field.name)) for field in fields(value)}
+        return {"kind": _WORDS[type(value)], **inner}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _decode(value: object, hint: object, where: str) -> object:
+    parts = parts_of(hint)
+    if not parts:
+        wants_tuple = get_origin(hint) is tuple or any(get_origin(option) is tuple for option in get_args(hint))
+        return tuple(value) if wants_tuple and isinstance(value, list) else value
+    if not isinstance(value, dict) or value.get("kind") not in parts:
+        got = value.get("kind") if isinstance(value, dict) else value
+        raise ConfigError(f"{where} must be an object with a kind of {', '.join(parts)}; got {got!r}.")
+    kind = parts[value["kind"]]
+    known, given = hints(kind), value.keys() - {"kind"}
+    for name in sorted(given - known.keys()):
+        raise ConfigError(f"{where} has no field {name!r}.{suggest(name, known)}")
+    if missing := sorted(known.keys() - given):
+        raise ConfigError(f"{where} lacks {', '.join(missing)}.")
+    return kind(**{name: _decode(value[name], known[name], f"{where}.{name}") for name in known})

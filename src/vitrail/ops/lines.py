@@ -1,0 +1,53 @@
+"""Tokens of a grid as its rows or its columns, each a sequence of its own, and back (Appendix D.6)."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitrail.errors import ShapeError
+
+Reach = Literal["all", "row", "column"]  # what a token attends to
+
+
+def to_lines(tokens: Float[Tensor, "B T D"], grid: tuple[int, int] | None, reach: Reach) -> Float[Tensor, "B2 T2 D"]:
+    """Cut the tokens into the sequences that attend to themselves."""
+    if reach == "all":
+        return tokens
+    lines = tokens.unflatten(1, _given(grid))  # B rows cols D
+    return (lines if reach == "row" else lines.transpose(1, 2)).flatten(0, 1)
+
+
+def from_lines(lines: Float[Tensor, "B2 T2 D"], grid: tuple[int, int] | None, reach: Reach) -> Float[Tensor, "B T D"]:
+    """Put the sequences together again; the inverse of `to_lines`."""
+    if reach == "all":
+        return lines
+    rows, cols = _given(grid)
+    if reach == "row":
+        return lines.unflatten(0, (lines.shape[0] // rows, rows)).flatten(1, 2)
+    return lines.unflatten(0, (lines.shape[0] // cols, cols)).transpose(1, 2).flatten(1, 2)
+
+
+def weights_of_lines(
+    weights: Float[Tensor, "B2 h T2 T2"], grid: tuple[int, int] | None, reach: Reach
+) -> Float[Tensor, "B h T T"]:
+    """The weights of lines as those of all tokens: zero wherever a token does not reach."""
+    if reach == "all":
+        return weights
+    rows, cols = _given(grid)
+    count = rows if reach == "row" else cols
+    lines = weights.unflatten(0, (weights.shape[0] // count, count)).transpose(1, 2)  # B h lines T2 T2
+    whole = weights.new_zeros(*lines.shape[:2], rows, cols, rows, cols)
+    index = torch.arange(count, device=weights.device)
+    if reach == "row":
+        whole[:, :, index, :, index, :] = lines.permute(2, 0, 1, 3, 4)
+    else:
+        whole[:, :, :, index, :, index] = lines.permute(2, 0, 1, 3, 4)
+    return whole.flatten(4, 5).flatten(2, 3)
+
+
+def _given(grid: tuple[int, int] | None) -> tuple[int, int]:
+    if grid is None:
+        raise ShapeError("axial attention runs along rows and columns; give the grid=(rows, cols) of the tokens.")
+    return grid
