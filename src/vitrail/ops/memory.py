@@ -1,0 +1,287 @@
+"""Peak memory of a training or inference step, from the configuration alone.
+
+The network is a list of stretches. Each says what autograd keeps of it for the backward pass, how much more is alive
+while it runs, forward and backward, and its weights. The peak is the most that is held at any moment of the step.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
+
+from vitrail.config import BiTConfig, HybridStem, ModelConfig, RelativePositions, ViTConfig
+from vitrail.ops.counts import Convolution, convolutions, parameters
+
+Precision = Literal["float32", "bfloat16"]
+Optimiser = Literal["adam", "sgd"]
+
+FULL = 4  # bytes of a float32: weights, gradients, moments, norms and the residual stream
+INDEX = 8  # bytes of an index that a max-pool keeps
+MOMENTS = {"adam": 2, "sgd": 1}  # that an optimiser holds for every weight
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What is run: a training step or a forward pass, in float32 or under bfloat16 autocast, fused optimiser."""
+
+    kind: Literal["train", "infer"]
+    batch: int
+    precision: Precision = "float32"
+    optimiser: Optimiser = "adam"
+
+    @property
+    def item(self) -> int:
+        """Bytes of an activation."""
+        return FULL if self.precision == "float32" else 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """A part of the network, in bytes but for the weights."""
+
+    name: str
+    weights: int  # numbers
+    cast: int = 0  # weights that autocast copies to bfloat16
+    kept: int = 0  # by autograd, until the part's backward pass
+    forward: int = 0  # alive at once in a forward pass without autograd
+    backward: int = 0  # alive in the backward pass beside what is kept
+    entry: int = 0  # the part's input, which is all that checkpointing keeps
+    copies: int = 0  # of weights, kept by autograd: standardised filters
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes at the peak of a step, by what they are."""
+
+    weights: int
+    moments: int
+    gradients: int
+    activations: int
+    batch: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.weights + self.moments + self.gradients + self.activations + self.batch
+
+
+def peak_memory(config: ModelConfig, step: Step) -> Memory:
+    """Predict the peak of one step, steady state: moments exist, gradients are made anew."""
+    stretches = list(_stretches(config, step))
+    weights = FULL * parameters(config).total
+    images = FULL * step.batch * config.channels * config.image_size[0] * config.image_size[1]
+    held = {"weights": weights, "batch": images}
+    if step.kind == "infer":
+        casts = _cast_bytes(stretches, step)
+        alive = casts + max(stretch.forward for stretch in stretches)
+        return Memory(**held, moments=0, gradients=0, activations=alive)
+    moments = MOMENTS[step.optimiser] * weights
+    gradients, activations = _backward_peak(stretches, step, checkpointing=config.checkpointing)
+    return Memory(**held, moments=moments, gradients=gradients, activations=activations)
+
+
+def activation_bytes(config: ModelConfig, step: Step) -> int:
+    """Count what autograd keeps of the forward pass, copies of weights too."""
+    return sum(_kept(stretch, step, config.checkpointing) for stretch in _stretches(config, step))
+
+
+def _kept(stretch: Stretch, step: Step, checkpointing: bool) -> int:  # noqa: FBT001
+    if checkpointing and stretch.entry:
+        return stretch.entry
+    return stretch.kept + stretch.copies + _cast_bytes([stretch], step)
+
+
+def _cast_bytes(stretches: list[Stretch], step: Step) -> int:
+    return 0 if step.precision == "float32" else 2 * sum(stretch.cast for stretch in stretches)
+
+
+def _backward_peak(stretches: list[Stretch], step: Step, *, checkpointing: bool) -> tuple[int, int]:
+    """Walk back through the network, and find the moment at which gradients and activations are most."""
+    kept = sum(_kept(stretch, step, checkpointing) for stretch in stretches)
+    # Autocast's copies of weights live through the forward pass, also where the block is run again later.
+    most = (0, kept + (_cast_bytes(stretches, step) if checkpointing else 0))
+    gradients = 0
+    for stretch in reversed(stretches):
+        again = 0
+        if checkpointing and stretch.entry:
+            again = stretch.kept + stretch.copies + _cast_bytes([stretch], step)
+        gradients += FULL * stretch.weights
+        most = max(most, (gradients, kept + again + stretch.backward), key=sum)
+        kept -= _kept(stretch, step, checkpointing)
+    return max(most, (gradients, 0), key=sum)
+
+
+def _stretches(config: ModelConfig, step: Step) -> Iterator[Stretch]:
+    if isinstance(config, BiTConfig):
+        yield from _bit(config, step)
+        return
+    if isinstance(config.stem, HybridStem):
+        yield from _hybrid(config, config.stem, step)
+    yield from _vit(config, step)
+
+
+def _vit(config: ViTConfig, step: Step) -> Iterator[Stretch]:
+    count, item = parameters(config), step.item
+    rows, cols = config.grid
+    width, wide = config.width, config.mlp_width
+    token = step.batch * config.tokens  # tokens of the batch
+    line = token * width
+    patch = step.batch * rows * cols
+    values = (count.embedding - (1 + config.class_tokens) * width) // width  # of a flat patch
+    mask = 1 if config.dropout else 0  # bytes of a dropout mask
+    yield Stretch(
+        name="embedding",
+        weights=count.embedding + count.positions,
+        cast=values * width,
+        kept=patch * values * item + line * mask,
+        forward=patch * values * (FULL + (item if item < FULL else 0)) + 2 * line * FULL,
+        backward=2 * line * FULL,
+    )
+    rates = token * 2 * FULL  # a norm's mean and deviation
+    logsumexp = token * config.heads * FULL
+    inner = 1 if config.activation == "relu" else 2  # ReLU keeps its output alone, which the next layer keeps anyway
+    relative = 0
+    if isinstance(config.positions, RelativePositions):
+        relative = step.batch * config.heads * config.tokens**2 * item
+    kept = (
+        2 * line * FULL  # what the norms read
+        + 6 * line * item  # what they write; query, key and value; the mixed values
+        + inner * token * wide * item
+        + 2 * rates
+        + logsumexp
+        + mask * (2 * line + token * wide)
+        + relative
+    )
+    alive = line * (3 * FULL + item) + 2 * token * wide * item
+    heads = line * (2 * FULL + 5 * item) + 2 * relative
+    branch = 0 if item == FULL else item
+    for layer in range(config.layers):
+        yield Stretch(
+            name=f"block {layer}",
+            weights=(count.attention + count.mlp) // config.layers + 4 * width,
+            cast=(count.attention + count.mlp) // config.layers,
+            kept=kept,
+            forward=max(alive, heads),
+            backward=max(
+                line * (FULL + branch) + token * wide * item,
+                line * (FULL + 4 * item) - (inner * token * wide + line) * item + 3 * relative,
+            ),
+            entry=line * FULL,
+        )
+    logits = step.batch * config.classes
+    whole = config.pooling == "max" or (config.pooling == "token" and item == FULL)
+    yield Stretch(
+        name="head",
+        weights=count.head + (2 * width if config.norm == "pre" else 0),
+        cast=count.head,
+        kept=line * FULL + rates + (line * FULL if whole else 0) + logits * (item + 2 * FULL),
+        forward=2 * line * FULL + logits * item,
+        backward=2 * line * FULL + logits * FULL,
+    )
+
+
+def _map(step: Step, channels: int, size: tuple[int, int]) -> int:
+    """Numbers in a batch of feature maps."""
+    return step.batch * channels * size[0] * size[1]
+
+
+def _filters(convs: list[Convolution], step: Step) -> dict[str, int]:
+    """Weights of convolutions, and what standardising them keeps: the centred filter, and the one convolved with."""
+    weights = sum(conv.parameters for conv in convs)
+    return {"copies": weights * (FULL + step.item)}
+
+
+def _bit(config: BiTConfig, step: Step) -> Iterator[Stretch]:
+    item = step.item
+    cast = 0 if item == FULL else item  # autocast keeps a copy of what a convolution reads
+    root, *others = convolutions(config)
+    padded = _map(step, root.outward, (root.out[0] + 2, root.out[1] + 2))
+    pooled = _map(step, root.outward, _halved(root.out))
+    whole = _map(step, root.outward, root.out)
+    yield Stretch(
+        name="root",
+        weights=root.parameters,
+        kept=_map(step, root.inward, config.image_size) * cast + padded * item + pooled * INDEX,
+        forward=(whole + padded + pooled) * item + pooled * INDEX,
+        backward=(whole + padded) * item,
+        **_filters([root], step),
+    )
+    for _, unit in groupby(others, key=lambda conv: conv.unit):
+        convs = list(unit)
+        first, second, third = (
+            next(conv for conv in convs if conv.part == part) for part in ("first", "second", "third")
+        )
+        inward = _map(step, first.inward, (first.height, first.width))
+        narrow = _map(step, first.outward, first.out)
+        reduced = _map(step, second.outward, second.out)
+        outward = _map(step, third.outward, third.out)
+        readers = len(convs) - 2  # of the first activation: the first convolution, and the shortcut
+        kept = (inward + narrow + reduced) * 2 * FULL + (inward * readers + narrow + reduced) * cast
+        yield Stretch(
+            name=f"unit {first.unit}",
+            weights=sum(conv.parameters for conv in convs) + 2 * (first.inward + second.inward + third.inward),
+            kept=kept,
+            forward=inward * (item + FULL) + narrow * (item + 2 * FULL) + max(outward * 2 * item, reduced * FULL),
+            backward=outward * item + max(inward, narrow, outward) * 2 * FULL,
+            entry=inward * item,
+            **_filters(convs, step),
+        )
+    last = others[-1]
+    features = _map(step, config.representation, last.out)
+    logits = step.batch * config.classes
+    yield Stretch(
+        name="head",
+        weights=parameters(config).head + 2 * config.representation,
+        cast=parameters(config).head,
+        kept=features * 2 * FULL + logits * (item + 2 * FULL),
+        forward=features * 3 * FULL + logits * item,
+        backward=features * 2 * FULL + logits * FULL,
+    )
+
+
+def _hybrid(config: ViTConfig, stem: HybridStem, step: Step) -> Iterator[Stretch]:
+    item = step.item
+    cast = 0 if item == FULL else item
+    root, *others = convolutions(config)
+    images = _map(step, root.inward, (config.image_size[0] + 5, config.image_size[1] + 5))
+    whole = _map(step, root.outward, root.out)
+    padded = _map(step, root.outward, (root.out[0] + 1, root.out[1] + 1))
+    pooled = _map(step, root.outward, _halved(root.out))
+    last = not stem.units
+    readers = 1 if last else 2
+    yield Stretch(
+        name="root",
+        weights=root.parameters + 2 * root.outward,
+        kept=images * item + (2 * whole + padded) * FULL + pooled * (INDEX + (readers * cast or (0 if last else FULL))),
+        forward=images * item + (2 * whole + padded) * FULL,
+        backward=(whole + padded) * FULL,
+        **_filters([root], step),
+    )
+    units = [list(unit) for _, unit in groupby(others, key=lambda conv: conv.unit)]
+    for index, convs in enumerate(units):
+        first, second, third = (
+            next(conv for conv in convs if conv.part == part) for part in ("first", "second", "third")
+        )
+        inward = _map(step, first.inward, (first.height, first.width))
+        narrow = _map(step, first.outward, first.out)
+        reduced = _map(step, second.outward, second.out)
+        outward = _map(step, third.outward, third.out)
+        projected = outward * FULL if len(convs) > 3 else 0
+        uneven = second.stride == 2 and not (second.height % 2 and second.width % 2)
+        copy = _map(step, first.outward, (second.height + 1, second.width + 1)) if uneven else narrow
+        readers = len(units[index + 1]) - 2 if index + 1 < len(units) else 0
+        middle = narrow * 2 * FULL + (copy * item if uneven else narrow * cast)
+        kept = middle + reduced * (2 * FULL + cast) + outward * (2 * FULL + readers * cast) + projected
+        yield Stretch(
+            name=f"unit {first.unit}",
+            weights=sum(conv.parameters + 2 * conv.outward for conv in convs),
+            kept=kept,
+            forward=inward * FULL + projected + outward * 3 * FULL + narrow * FULL,
+            backward=outward * 3 * FULL,
+            entry=inward * FULL,
+            **_filters(convs, step),
+        )
+
+
+def _halved(size: tuple[int, int]) -> tuple[int, int]:
+    return -(-size[0] // 2), -(-size[1] // 2)
