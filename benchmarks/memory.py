@@ -1,8 +1,8 @@
 """Predicted against measured peak memory of a step: `python benchmarks/memory.py [--device cuda] [--case NAME ...]`.
 
-Each case runs in a process of its own. On a GPU the measure is the allocator's peak over the third step. On the CPU it is
-the process's peak resident memory over the third step, less what it held before the model was made; freed memory is given
-back at once (MALLOC_MMAP_THRESHOLD_), so that what was freed does not count.
+Each case runs in a process of its own. On a GPU the measure is the allocator's peak over the third step. On the CPU it
+is the process's peak resident memory over the third step, less what it held before the model was made; freed memory is
+given back at once (MALLOC_MMAP_THRESHOLD_), so that what was freed does not count.
 """
 
 import argparse

@@ -35,7 +35,7 @@ FAMILIES: dict[str, ModelConfig] = {
     "axial": ViTConfig(stem=PatchStem(patch=4), image_size=(12, 20), attention="axial", pooling="mean", **SMALL),
     "hybrid": ViTConfig(stem=HybridStem(units=(2, 1), width=32), image_size=(24, 41), **SMALL),
     "hybrid-root": ViTConfig(stem=HybridStem(units=(), width=32, patch=3), image_size=(25, 40), **SMALL),
-    "bit": BiTConfig(units=(2, 1), width_factor=1, classes=7, image_size=(33, 47)),
+    "bit": BiTConfig(units=(2, 1), width=64, classes=7, image_size=(33, 47)),
 }
 
 # Those that the authors' layout can hold.

@@ -13,7 +13,10 @@ import vitrail
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.skipif(Path(sys.prefix) != ROOT / ".venv", reason="only the project's own environment is pinned")
+OWN = pytest.mark.skipif(Path(sys.prefix) != ROOT / ".venv", reason="only the project's own environment is pinned")
+
+
+@OWN
 def test_the_environment_has_the_pinned_torch() -> None:
     pins = dict(re.findall(r"^([\w-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE))
     assert torch.__version__.split("+")[0] == pins["torch"] == "2.13.0"

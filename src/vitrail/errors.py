@@ -10,7 +10,7 @@ class ConfigError(VitrailError, ValueError):
 
 
 class ShapeError(VitrailError, ValueError):
-    """Images or tables whose shape does not fit the model."""
+    """Images, tables or layers that do not fit the model."""
 
 
 class CheckpointError(VitrailError):

@@ -134,7 +134,7 @@ def test_any_bit_is_recognised_and_equals_the_slow_reference(
 ) -> None:
     arrays = write(tmp_path / "bit.npz", shapes.bit(units=units, factor=factor, classes=5))
     model = vitrail.load(tmp_path / "bit.npz", image_size=size)
-    assert model.config == BiTConfig(units=units, width_factor=factor, classes=5, image_size=size)
+    assert model.config == BiTConfig(units=units, width=64 * factor, classes=5, image_size=size)
     images = images_of(*size)
     torch.testing.assert_close(model(images.permute(0, 3, 1, 2)), expected(arrays, images), atol=5e-5, rtol=0)
 
@@ -195,3 +195,47 @@ def test_a_loaded_model_evaluates_trains_and_takes_other_fields(tmp_path: Path) 
     model.train()(torch.rand(1, 3, 12, 12)).sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
+
+
+def test_the_names_of_the_first_release_are_read_too(tmp_path: Path) -> None:
+    arrays = write(tmp_path / "vit.npz", shapes.vit(**SMALL, tokens=1 + 9))
+    old = {
+        "opt/target/"
+        + name.replace("Attention_0", "Attention_1")
+        .replace("LayerNorm_1", "LayerNorm_2")
+        .replace("Block_0", "Block_3"): array
+        for name, array in arrays.items()
+    }
+    np.savez(tmp_path / "old.npz", **old)  # pyright: ignore[reportArgumentType]
+    images = images_of(12, 12).permute(0, 3, 1, 2)
+    ours, theirs = vitrail.load(tmp_path / "old.npz"), vitrail.load(tmp_path / "vit.npz")
+    assert torch.equal(ours(images), theirs(images))
+
+
+def test_hybrids_and_resnets_of_other_channels_and_widths_are_recognised(tmp_path: Path) -> None:
+    layout = shapes.vit(**{**SMALL, "patch": 1}, tokens=1 + 9, units=(1,), root=32, channels=2)
+    write(tmp_path / "hybrid.npz", layout)
+    assert vitrail.load(tmp_path / "hybrid.npz").config.channels == 2
+    write(tmp_path / "bit.npz", shapes.bit(units=(1,), factor=1, classes=5, channels=4))
+    assert vitrail.load(tmp_path / "bit.npz").config.channels == 4
+    narrow = {
+        name: tuple(32 if side == 64 else 128 if side == 256 else side for side in shape)
+        for name, shape in shapes.bit(units=(1,), factor=1, classes=5).items()
+    }
+    write(tmp_path / "narrow.npz", narrow)
+    assert vitrail.load(tmp_path / "narrow.npz").config == BiTConfig(units=(1,), width=32, classes=5)
+
+
+def test_a_model_is_loaded_where_torch_or_the_caller_says(tmp_path: Path) -> None:
+    write(tmp_path / "vit.npz", shapes.vit(**SMALL, tokens=1 + 9))
+    devices = {parameter.device.type for parameter in vitrail.load(tmp_path / "vit.npz", device="meta").parameters()}
+    assert devices == {"meta"}
+    with torch.device("meta"):
+        placed = vitrail.load(tmp_path / "vit.npz", classes=3)
+    assert {parameter.device.type for parameter in placed.parameters()} == {"meta"}
+    torch.set_default_dtype(torch.float64)
+    try:
+        model = vitrail.load(tmp_path / "vit.npz", classes=3)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}

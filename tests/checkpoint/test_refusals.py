@@ -12,6 +12,7 @@ from reference import cases, shapes
 import vitrail
 from vitrail.errors import CheckpointError, ConfigError
 
+BLOCK = "Transformer/encoderblock_1/MultiHeadDotProductAttention_0"
 LAYOUT = shapes.vit(width=24, depth=2, heads=3, mlp=40, patch=4, tokens=1 + 15, classes=7)
 
 
@@ -82,7 +83,16 @@ def test_a_stranger_is_told_what_was_expected(tmp_path: Path) -> None:
         ({"head/bias": None}, "1 missing: head/bias"),
         ({"extra/bias": np.zeros(3, dtype=np.float32)}, "1 unexpected: extra/bias"),
         ({"head/bias": None, "extra": np.zeros(3, dtype=np.float32)}, "1 missing: head/bias; 1 unexpected: extra"),
-        ({"head/bias": np.zeros(6, dtype=np.float32)}, "1 of another shape: head.bias is (6,), not (7,)"),
+        ({"head/bias": np.zeros(6, dtype=np.float32)}, "1 of another shape: head/bias is (6,), not (7,)"),
+        ({"head/kernel": np.zeros((), dtype=np.float32)}, "'head/kernel' must have 2 axes; its shape is ()"),
+        ({"cls": np.zeros((24,), dtype=np.float32)}, "cls is (24,), not (1, 1, 24)"),
+        ({f"{BLOCK}/query/kernel": np.zeros((24, 4, 6), dtype=np.float32)}, "is (24, 4, 6), not (24, 3, 8)"),
+        ({f"{BLOCK}/query/kernel": np.zeros((23, 3, 8), dtype=np.float32)}, "is (23, 3, 8), not (24, 3, 8)"),
+        (
+            {"Transformer/posembed_input/pos_embedding": np.zeros((2, 16, 24), dtype=np.float32)},
+            "is (2, 16, 24), not (1, 16, 24)",
+        ),
+        ({"Transformer/posembed_input/pos_embedding": np.zeros((1, 0, 24), dtype=np.float32)}, "table is empty"),
         ({"embedding/kernel": np.zeros((4, 5, 3, 24), dtype=np.float32)}, "patches must be square"),
         ({"embedding/kernel": np.zeros((48, 24), dtype=np.float32)}, "must have 4 axes; its shape is (48, 24)"),
         ({"Transformer/posembed_input/pos_embedding": None}, "lacks 'Transformer/posembed_input/pos_embedding'"),
@@ -115,11 +125,50 @@ def test_grids_that_do_not_fit_say_what_would(tmp_path: Path) -> None:
     assert "a BiT has no position table" in refusal(saved(tmp_path / "bit.npz", bit), grid=(3, 5))
 
 
-def test_sizes_and_fields_are_checked_too(tmp_path: Path) -> None:
+def test_sizes_and_fields_are_checked_too(untyped: None, tmp_path: Path) -> None:
     path = saved(tmp_path / "weights.npz", arrays())
     with pytest.raises(vitrail.ShapeError, match="multiples of the patch side 4; got 13x20"):
         vitrail.load(path, grid=(3, 5), image_size=(13, 20))
     with pytest.raises(ConfigError, match="Did you mean 'dropout'"):
         vitrail.load(path, grid=(3, 5), droput=0.1)
-    assert "4 of another shape: " not in refusal(path, grid=(3, 5), depth=1)
-    assert "12 unexpected: blocks.1.attention.out.bias" in refusal(path, grid=(3, 5), depth=1)
+    for name in ("depth", "heads", "positions", "pooling"):
+        with pytest.raises(ConfigError, match=f"load cannot change '{name}': the file decides"):
+            vitrail.load(path, grid=(3, 5), **{name: 4})  # pyright: ignore[reportArgumentType]
+    message = refusal(path, grid=(3, 5), classes=7, representation_width=9)
+    assert "2 missing: hidden.bias, hidden.weight" in message
+    with pytest.raises(ConfigError, match="classes must be a whole number"):
+        vitrail.load(path, grid=(3, 5), classes=0)
+    with pytest.raises(ConfigError, match="device must be one of this machine, such as 'cpu'; got 'nonsense'"):
+        vitrail.load(path, grid=(3, 5), device="nonsense")
+    for grid in (5, (3,), (3, 5, 1), "35", (3, None)):
+        with pytest.raises(ConfigError, match="grid must be"):
+            vitrail.load(path, grid=grid)  # pyright: ignore[reportArgumentType]
+    for stranger in (None, 5, b"x"):
+        with pytest.raises(CheckpointError, match=r"expected the path of an \.npz file; got"):
+            vitrail.load(stranger)  # pyright: ignore[reportArgumentType]
+
+
+def test_damage_anywhere_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "weights.npz"
+    np.savez_compressed(path, **arrays())  # pyright: ignore[reportArgumentType]
+    whole = path.read_bytes()
+    generator = np.random.RandomState(0)
+    refused = 0
+    for _ in range(60):
+        damaged = bytearray(whole)
+        start = generator.randint(0, len(whole) - 40)
+        damaged[start : start + 40] = generator.bytes(40)
+        path.write_bytes(damaged)
+        try:
+            vitrail.load(path, grid=(3, 5))
+        except CheckpointError:
+            refused += 1
+    assert refused >= 55  # a few bytes of a zip archive mean nothing
+
+
+def test_a_convolution_of_other_axes_is_refused(tmp_path: Path) -> None:
+    bit = {name: cases.draw(name, shape, 3) for name, shape in shapes.bit(units=(1,), factor=1, classes=2).items()}
+    name = "resnet/block1/unit01/b/standardized_conv2d/kernel"
+    assert "is (3, 3, 64), not (3, 3, 64, 64)" in refusal(
+        saved(tmp_path / "bit.npz", bit | {name: bit[name][:, :, :, 0]})
+    )

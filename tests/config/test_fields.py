@@ -49,7 +49,7 @@ def test_settings_are_read_by_the_type_of_their_field() -> None:
     assert set_on("R50+ViT-B/16", "units=2,3", "stem.width=32") == parse(
         "R50+ViT-B/16", {"stem": HybridStem(units=(2, 3), width=32)}
     )
-    assert set_on("BiT-R50x1", "width_factor=2") == parse("BiT-R50x2")
+    assert set_on("BiT-R50x1", "width=128") == parse("BiT-R50x2")
 
 
 def test_a_part_is_set_by_its_word_and_its_fields_in_any_order() -> None:

@@ -1,5 +1,6 @@
 import dataclasses
 
+import numpy as np
 import pytest
 
 from vitrail.config import BiTConfig, HybridStem, PatchStem, ViTConfig, as_size, override
@@ -33,6 +34,16 @@ def test_a_hybrid_takes_any_size(stem: HybridStem, size: tuple[int, int], grid: 
     [
         ({"heads": 5}, r"heads must divide the width 24; got 5 heads\. Take heads=4"),
         ({"heads": 0}, "heads must be a whole number, at least 1; got 0"),
+        ({"depth": True}, "depth must be a whole number, at least 1; got True"),
+        ({"depth": None}, "depth must be a whole number, at least 1; got None"),
+        ({"image_size": (24, 10**12)}, "image_size must be a whole number, at least 1 and at most 1048576"),
+        ({"dropout": "a"}, "dropout must be a finite number; got 'a'"),
+        ({"dropout": None}, "dropout must be a finite number; got None"),
+        ({"head_bias": float("nan")}, "head_bias must be a finite number; got nan"),
+        ({"epsilon": float("inf")}, "epsilon must be a finite number; got inf"),
+        ({"checkpointing": "no"}, "checkpointing must be True or False; got 'no'"),
+        ({"stem": 5}, "stem must be a PatchStem or a HybridStem; got 5"),
+        ({"positions": 5}, "positions must be one of vitrail.config's kinds; got 5"),
         ({"width": 24.0}, "width must be a whole number"),
         ({"classes": 0}, "classes must be"),
         ({"dropout": 1.0}, "dropout must be at least 0 and under 1; got 1.0"),
@@ -51,13 +62,15 @@ def test_what_cannot_be_is_refused(untyped: None, changes: dict[str, object], me
         override(SMALL, changes)
 
 
-def test_stems_and_resnets_are_checked() -> None:
+def test_stems_and_resnets_are_checked(untyped: None) -> None:
     with pytest.raises(ConfigError, match="multiple of the 32 norm groups; got 48"):
         HybridStem(units=(1,), width=48)
-    with pytest.raises(ConfigError, match="units must be a number of units for each stage"):
+    with pytest.raises(ConfigError, match="units must be a whole number, at least 1; got 0"):
         HybridStem(units=(1, 0))
-    with pytest.raises(ConfigError, match="units must be"):
-        BiTConfig(units=(), width_factor=1)
+    with pytest.raises(ConfigError, match="units must be a number of units for each stage"):
+        BiTConfig(units=(), width=64)
+    with pytest.raises(ConfigError, match="a BiT's width must be a multiple of the 32 norm groups; got 48"):
+        BiTConfig(units=(1,), width=48)
     with pytest.raises(ShapeError, match=r"over 28 for one patch of 8x8.*got 28x64\. Resize to 32x32 or more"):
         HybridStem(units=(), patch=8).grid(28, 64)
     assert HybridStem(units=(), patch=8).grid(29, 64) == (1, 2)
@@ -71,6 +84,15 @@ def test_configurations_are_frozen() -> None:
 def test_an_image_size_is_a_side_or_two(untyped: None) -> None:
     assert as_size(32) == (32, 32)
     assert as_size((3, 5)) == (3, 5)
-    for bad in (0, (3, 5, 7), (3, -5), (3, 5.0)):
-        with pytest.raises(ConfigError, match="image_size must be a side or"):
+    assert as_size(np.int64(32)) == (32, 32)
+    assert as_size([np.int32(3), 5]) == (3, 5)
+    for bad in (0, (3, 5, 7), (3, -5), (3, 5.0), 224.0, None, True, "224"):
+        with pytest.raises(ConfigError, match="image_size must be a"):
             as_size(bad)  # pyright: ignore[reportArgumentType]
+
+
+def test_any_integer_type_will_do(untyped: None) -> None:
+    config = ViTConfig(stem=PatchStem(patch=np.int64(8)), depth=np.int8(2), width=24, mlp_width=48, heads=3)  # pyright: ignore[reportArgumentType]
+    assert type(config.depth) is int
+    assert type(config.stem.patch) is int
+    assert BiTConfig(units=[1, 2], width=64).units == (1, 2)  # pyright: ignore[reportArgumentType]

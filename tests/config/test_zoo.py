@@ -45,7 +45,7 @@ def test_the_hybrids_stand_on_the_paper_stems() -> None:
 
 
 def test_table_6_names_the_resnets_without_a_prefix() -> None:
-    assert parse("R152x2") == parse("BiT-R152x2") == BiTConfig(units=(3, 8, 36, 3), width_factor=2)
+    assert parse("R152x2") == parse("BiT-R152x2") == BiTConfig(units=(3, 8, 36, 3), width=128)
 
 
 @pytest.mark.parametrize(
@@ -57,10 +57,16 @@ def test_table_6_names_the_resnets_without_a_prefix() -> None:
         ("R50+ViT-B-16", r"Did you mean 'R50\+ViT-B/16'\?"),
         ("BiT-R51x1", r"Did you mean 'BiT-R50x1'\?"),
         ("ViT-B/0", "unknown model"),
-        ("zebra", r"unknown model 'zebra'\. There are: ViT-Ti/16, "),
+        ("zebra", r"unknown model 'zebra'\. There are: ViT-Ti/16, .*ViT-b/32, .*ViT-B/32, .*ViT-g/14"),
         ("R34+ViT-B/16", r"unknown hybrid R34\+ViT-\*/16\. There are: R\+ViT-\*/16, R26\+ViT-\*/32"),
     ],
 )
 def test_an_unknown_name_is_answered_with_the_nearest(name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse(name)
+
+
+@pytest.mark.parametrize("name", [None, 5, b"ViT-B/16"])
+def test_a_name_is_a_text(untyped: None, name: object) -> None:
+    with pytest.raises(ConfigError, match="a model's name is a text such as 'ViT-B/16'; got"):
+        parse(name)  # pyright: ignore[reportArgumentType]

@@ -65,7 +65,7 @@ def test_a_model_has_its_exact_count(name: str) -> None:
 def test_the_count_follows_from_the_shapes_of_the_authors_layout(name: str) -> None:
     config = parse(name)
     if isinstance(config, BiTConfig):
-        layout = shapes.bit(units=config.units, factor=config.width_factor, classes=1000)
+        layout = shapes.bit(units=config.units, factor=config.width // 64, classes=1000)
     else:
         side = {"ViT-H/14": 16, "ViT-g/14": 16, "ViT-G/14": 16, "R+ViT-Ti/16": 7}.get(
             name, 224 // int(name.split("/")[1])

@@ -43,6 +43,15 @@ def test_dropout_stands_after_positions_and_after_every_dense_layer_but_qkv() ->
     assert model.blocks[0].attention.attention_dropout == 0
 
 
+def test_dropout_inside_the_mlp_comes_after_the_activation() -> None:
+    mlp = vit(dropout=0.5).blocks[0].mlp
+    order = []
+    for name, module in mlp.named_children():
+        module.register_forward_hook(lambda *_, name=name: order.append(name))
+    mlp(torch.randn(2, 16, 24))
+    assert order == ["expand", "activation", "dropout", "contract"]
+
+
 def test_dropped_positions_reach_the_first_block() -> None:
     model = vit(dropout=0.5)
     embedded = model.embed(images_for(model))
@@ -66,7 +75,7 @@ def test_attention_dropout_acts_on_the_weights(layer: int) -> None:
 
 
 def test_stochastic_depth_grows_with_the_layer_and_keeps_the_expectation() -> None:
-    rates = [block.depth.rate for block in vit(stochastic_depth=0.3, depth=4).blocks]
+    rates = [block.stochastic_depth.rate for block in vit(stochastic_depth=0.3, depth=4).blocks]
     assert rates == pytest.approx([0, 0.1, 0.2, 0.3])
     torch.manual_seed(0)
     branch = torch.ones(20_000, 3, 5)

@@ -15,7 +15,7 @@ from vitrail.models import build
 
 def reference_shapes(config: ModelConfig) -> shapes.Shapes:
     if isinstance(config, BiTConfig):
-        return shapes.bit(units=config.units, factor=config.width_factor, classes=config.classes)
+        return shapes.bit(units=config.units, factor=config.width // 64, classes=config.classes)
     stem = config.stem if isinstance(config.stem, HybridStem) else None
     return shapes.vit(
         width=config.width,

@@ -98,5 +98,6 @@ def test_a_weight_is_a_function_of_the_seed_and_its_name_alone() -> None:
     before = torch.random.get_rng_state()
     two, three = fresh("ViT-Ti/16", depth=2, seed=3), fresh("ViT-Ti/16", depth=3, seed=3)
     assert all(torch.equal(two[name], three[name]) for name in two)
+    assert not torch.equal(two["blocks.0.mlp.expand.weight"], two["blocks.1.mlp.expand.weight"])
     assert not torch.equal(two["positions.table.0"], fresh("ViT-Ti/16", depth=1, seed=4)["positions.table.0"])
     assert torch.equal(torch.random.get_rng_state(), before)

@@ -7,7 +7,7 @@ import torch
 from families import FAMILIES, family, images_for
 from torch.nn import functional as F
 
-from vitrail.errors import ShapeError
+from vitrail.errors import ConfigError, ShapeError
 from vitrail.models import BiT, ViT
 from vitrail.ops import attention
 
@@ -111,14 +111,62 @@ def test_a_resnets_feature_maps_are_its_stages() -> None:
     images = images_for(model, dtype=torch.float64)
     first, last = model.feature_map(images, layers=[0, 1])
     assert first.shape == (2, 256, 9, 12)
+    assert (first < 0).any()
     assert last.shape == (2, 512, 5, 6)
     assert torch.equal(last, model.feature_map(images))
     torch.testing.assert_close(model.represent(images), last.mean((2, 3)))
 
 
 @pytest.mark.parametrize("name", ["vit", "bit"])
-def test_layers_that_are_not_there_are_refused(name: str) -> None:
+def test_layers_that_are_not_there_are_refused(untyped: None, name: str) -> None:
     model = family(name)
-    for layers, message in ([2], "from 0 to 1 .*got 2"), ([-3], "got -3"), ([], "at least one of the 2 layers"):
+    images = images_for(model)
+    cases = (
+        ([2], "from 0 to 1 .*got 2"),
+        ([-3], "got -3"),
+        ([], "at least one of the 2"),
+        (0.5, "got 0.5"),
+        ("a", "'a'"),
+    )
+    for layers, message in cases:
         with pytest.raises(ShapeError, match=message):
-            model.feature_map(images_for(model), layers=layers)
+            model.feature_map(images, layers=layers)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    if isinstance(model, ViT):
+        assert torch.equal(model.attention_maps(images, layers=0)[0], model.attention_maps(images)[0])
+        with pytest.raises(ShapeError, match=r"a slice of the tokens, such as slice\(0, 1\); got 0"):
+            model.attention_maps(images, queries=0)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_resnet_says_that_it_has_no_tokens_and_no_attention() -> None:
+    model = family("bit")
+    with pytest.raises(ConfigError, match=r"a BiT has no tokens\. Take feature_map"):
+        model.tokens(images_for(model))
+    with pytest.raises(ConfigError, match="a BiT has no attention to show"):
+        model.attention_maps(images_for(model))
+
+
+def test_attention_maps_run_no_further_than_the_last_layer_asked_for() -> None:
+    model = vit("vit", torch.float32, depth=3)
+    calls = []
+    for index, block in enumerate(model.blocks):
+        block.register_forward_hook(lambda *_, index=index: calls.append(index))
+    model.attention_maps(images_for(model), layers=[1])
+    assert calls == [0]
+
+
+def test_shapes_of_attention_are_known_on_the_meta_device() -> None:
+    model = vit("vit", torch.float32).to("meta")
+    assert model.attention_maps(torch.empty(2, 3, 12, 20, device="meta"))[0].shape == (2, 3, 16, 16)
+
+
+def test_a_resnet_holds_no_stage_that_was_not_asked_for() -> None:
+    import weakref
+
+    model = family("bit", torch.float32)
+    assert isinstance(model, BiT)
+    alive = []
+    model.stages[0].register_forward_hook(lambda *arguments: alive.append(weakref.ref(arguments[2])))
+    model.norm.register_forward_hook(lambda *_: alive.append(alive[0]() is None))
+    with torch.no_grad():
+        model.represent(images_for(model))
+    assert alive[1]

@@ -69,6 +69,37 @@ def test_bytes_and_wrong_channels_are_refused_by_every_family(untyped: None, nam
         model(images_for(model)[:, :2])
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_images_of_another_kind_precision_or_place_are_refused(untyped: None, name: str) -> None:
+    model = family(name)
+    images = images_for(model)
+    for bad, message in (
+        (images.numpy(), r"must be a tensor, B C H W; got ndarray\. Make one: torch.as_tensor"),
+        (None, "must be a tensor.*got NoneType"),
+        (images.double(), r"the model's precision torch.float32; got torch.float64\. Convert them"),
+        (images.bfloat16(), "got torch.bfloat16.*or run under torch.autocast"),
+        (images.to("meta"), "on the model's device cpu; got meta"),
+        (images[:, :, :0], "must have pixels; got 2x3x0x"),
+    ):
+        with pytest.raises(ShapeError, match=message):
+            model(bad)
+
+
+def test_create_refuses_devices_and_seeds_that_are_not_there(untyped: None) -> None:
+    for device in ("nonsense", "cuda:99", 3.5):
+        with pytest.raises(ConfigError, match="device must be one of this machine"):
+            vitrail.create("ViT-Ti/16", device=device)  # pyright: ignore[reportArgumentType]
+    for seed in ("a", -1, 0.5):
+        with pytest.raises(ConfigError, match="seed must be a whole number, at least 0"):
+            vitrail.create("ViT-Ti/16", seed=seed)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_model_is_built_where_torch_says() -> None:
+    with torch.device("meta"):
+        model = vitrail.create("ViT-Ti/16")
+    assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
+
+
 def test_create_takes_sizes_classes_channels_and_fields() -> None:
     model = vitrail.create("ViT-Ti/8", classes=5, image_size=(24, 40), channels=1, depth=2, pooling="mean")
     assert model(torch.rand(1, 1, 24, 40)).shape == (1, 5)

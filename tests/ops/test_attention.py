@@ -19,6 +19,10 @@ def test_weights_are_the_softmax_of_scaled_products_whatever_the_chunk(
                 torch.testing.assert_close(weights[image, head, row], powers / powers.sum())
 
 
+def test_a_chunk_is_small() -> None:
+    assert attention.CHUNK * 4 == 64 * 2**20
+
+
 def test_half_precision_is_weighed_in_float32() -> None:
     query, key = torch.randn(1, 2, 5, 8).bfloat16(), torch.randn(1, 2, 5, 8).bfloat16()
     weights = attention_weights(query, key)

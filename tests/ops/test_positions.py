@@ -67,6 +67,19 @@ def test_half_precision_tables_are_resampled_in_float32() -> None:
     assert torch.equal(resample_positions(table, (3, 5), (4, 9)), expected)
 
 
+def test_taps_are_kept_by_device_and_are_exact() -> None:
+    from vitrail.ops.positions import _taps
+
+    low, high, share = _taps(14, 24, torch.device("cpu"))
+    assert _taps(14, 24, torch.device("cpu"))[0] is low
+    assert _taps(14, 24, torch.device("meta"))[0].device.type == "meta"
+    assert share.dtype == torch.float64
+    assert (low[0], high[-1]) == (0, 13)
+    assert low[-1] + share[-1] == pytest.approx(13, abs=1e-12)
+
+
 def test_a_grid_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(ShapeError, match=r"at least one row and one column; got \(0, 5\)"):
+        resample_positions(torch.randn(1, 4), (0, 5), (4, 4))
     with pytest.raises(ShapeError, match="a grid of 3x5 has 15 positions, 16 with a class token; the table has 17"):
         resample_positions(torch.randn(17, 4), (3, 5), (4, 4))

@@ -1,6 +1,5 @@
 """Weights for another image size or task: pure, nothing in place (Section 3.2)."""
 
-import torch
 from torch import Tensor
 
 from vitrail.config import ModelConfig, ViTConfig
@@ -21,7 +20,8 @@ def replace_head(weights: Weights, new: ModelConfig) -> Weights:
     kept = {name: tensor for name, tensor in weights.items() if not name.startswith("head.")}
     if isinstance(new, ViTConfig) and new.representation_width is None:
         kept = {name: tensor for name, tensor in kept.items() if not name.startswith("hidden.")}
+    like = next(iter(kept.values()))
     return kept | {
-        "head.weight": torch.zeros(new.classes, new.representation),
-        "head.bias": torch.full((new.classes,), new.head_bias),
+        "head.weight": like.new_zeros(new.classes, new.representation),
+        "head.bias": like.new_full((new.classes,), new.head_bias),
     }

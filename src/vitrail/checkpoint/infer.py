@@ -45,6 +45,8 @@ def _infer_vit(
         units = tuple(_count(arrays, f"block{stage}/unit", "unit", start=1) for stage in range(1, stages + 1))
         stem = HybridStem(units=units, width=root, patch=patch)
     positions = _shape(arrays, "Transformer/posembed_input/pos_embedding", 3)[1] - token
+    if positions < 1:
+        raise CheckpointError("the file's position table is empty.")
     rows, cols = _file_grid(positions, stem, image_size=image_size, grid=grid)
     return ViTConfig(
         stem=stem,
@@ -66,12 +68,10 @@ def _infer_bit(
     if grid is not None:
         raise CheckpointError(f"a BiT has no position table, so no grid; got grid={grid}. Leave it out.")
     _, _, channels, root = _shape(arrays, "resnet/root_block/standardized_conv2d/kernel", 4)
-    if root % 64:
-        raise CheckpointError(f"a BiT's root block has a multiple of 64 channels; the file has {root}.")
     stages = _count(arrays, "resnet/block", "stage", start=1)
     return BiTConfig(
         units=tuple(_count(arrays, f"resnet/block{stage}/unit", "unit", start=1) for stage in range(1, stages + 1)),
-        width_factor=root // 64,
+        width=root,
         classes=_classes(arrays, "resnet/head/conv2d/kernel", classes),
         channels=channels,
         image_size=image_size or (224, 224),
@@ -115,7 +115,7 @@ def _shape(arrays: Arrays, name: str, axes: int) -> tuple[int, ...]:
 def _classes(arrays: Arrays, name: str, asked: int | None) -> int:
     """Count the classes of the file's head; a file without one needs to be told."""
     if name in arrays:
-        return arrays[name].shape[-1]
+        return _shape(arrays, name, 4 if "conv2d" in name else 2)[-1]
     if asked is None:
         raise CheckpointError(f"the file has no head ({name!r}). Give classes=... for a new one.")
     return asked

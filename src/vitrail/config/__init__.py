@@ -1,8 +1,9 @@
 """WHAT a model is: frozen dataclasses, checked once, without torch."""
 
+from vitrail.config.check import as_size, pair, whole
 from vitrail.config.codec import decode, encode
-from vitrail.config.fields import override, read_settings
-from vitrail.config.model import BiTConfig, Grid, HybridStem, ModelConfig, PatchStem, Stem, ViTConfig, as_size
+from vitrail.config.fields import override, read_settings, suggest
+from vitrail.config.model import BiTConfig, Grid, HybridStem, ModelConfig, PatchStem, Stem, ViTConfig
 from vitrail.config.positions import (
     Learned2DPositions,
     LearnedPositions,
@@ -36,7 +37,10 @@ __all__ = [
     "encode",
     "names",
     "override",
+    "pair",
     "parse",
     "read_settings",
     "row",
+    "suggest",
+    "whole",
 ]

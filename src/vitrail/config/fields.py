@@ -92,9 +92,10 @@ def defaults(kind: type) -> dict[str, object]:
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """Say which known name is nearest, letter case aside, or list them all."""
-    folded = {other.lower(): other for other in known}
+    known = list(known)
+    folded = {other.lower(): other for other in reversed(known)}
     near = get_close_matches(name.lower(), folded, n=1)
-    return f" Did you mean {folded[near[0]]!r}?" if near else f" There are: {', '.join(folded.values())}."
+    return f" Did you mean {folded[near[0]]!r}?" if near else f" There are: {', '.join(known)}."
 
 
 def parts_of(hint: object) -> dict[str, type]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from vitrail.config.check import as_size, number, one_of, positive, rate, truth, whole, wholes
 from vitrail.config.positions import (
     Learned2DPositions,
     LearnedPositions,
@@ -25,14 +26,6 @@ PAPER_POSITIONS = LearnedPositions(at="stem")
 NORM_GROUPS = 32  # of every GroupNorm, in hybrids and BiT alike
 
 
-def as_size(size: int | tuple[int, int]) -> tuple[int, int]:
-    """Read an image size: one side of a square, or (height, width)."""
-    pair = (size, size) if isinstance(size, int) else tuple(size)
-    if len(pair) != 2 or not all(isinstance(side, int) and side > 0 for side in pair):
-        raise ConfigError(f"image_size must be a side or (height, width) in whole pixels; got {size!r}.")
-    return pair[0], pair[1]
-
-
 @dataclass(frozen=True, kw_only=True)
 class PatchStem:
     """Patches cut straight from the pixels (Section 3.1)."""
@@ -40,7 +33,7 @@ class PatchStem:
     patch: int
 
     def __post_init__(self) -> None:
-        _positive(self, "patch")
+        _settle(self, patch=whole("patch", self.patch))
 
     @property
     def stride(self) -> int:
@@ -51,7 +44,7 @@ class PatchStem:
         """Rows and columns of patches in an image; its sides must be multiples of the patch side."""
         if height < self.patch or width < self.patch or height % self.patch or width % self.patch:
             below = [max(side // self.patch, 1) * self.patch for side in (height, width)]
-            above = [-(-side // self.patch) * self.patch for side in (height, width)]
+            above = [max(-(-side // self.patch), 1) * self.patch for side in (height, width)]
             choice = f"{below[0]}x{below[1]}" + (f" or {above[0]}x{above[1]}" if below != above else "")
             raise ShapeError(
                 f"image sides must be multiples of the patch side {self.patch}; got {height}x{width}. "
@@ -69,9 +62,8 @@ class HybridStem:
     patch: int = 1
 
     def __post_init__(self) -> None:
-        _positive(self, "width", "patch")
-        if not all(isinstance(count, int) and count > 0 for count in self.units):
-            raise ConfigError(f"units must be a number of units for each stage, each at least 1; got {self.units}.")
+        units = wholes("units", self.units, "a number of units for each stage", empty=True)
+        _settle(self, units=units, width=whole("width", self.width), patch=whole("patch", self.patch))
         if self.width % NORM_GROUPS:
             raise ConfigError(
                 f"the stem's width must be a multiple of the {NORM_GROUPS} norm groups; got {self.width}."
@@ -133,31 +125,38 @@ class ViTConfig:
     checkpointing: bool = False  # recompute each block in the backward pass instead of storing it
 
     def __post_init__(self) -> None:
-        _positive(self, "depth", "width", "mlp_width", "heads", "classes", "channels")
-        _one_of("pooling", self.pooling, get_args(Pooling))
-        _one_of("activation", self.activation, get_args(Activation))
-        _one_of("norm", self.norm, get_args(Norm))
-        _one_of("attention", self.attention, get_args(Attention))
+        for name in ("depth", "width", "mlp_width", "heads", "classes", "channels"):
+            _settle(self, **{name: whole(name, getattr(self, name))})
+        if self.representation_width is not None:
+            _settle(self, representation_width=whole("representation_width", self.representation_width))
         for name in ("dropout", "attention_dropout", "stochastic_depth"):
-            _rate(name, getattr(self, name))
+            _settle(self, **{name: rate(name, getattr(self, name))})
+        _settle(self, image_size=as_size(self.image_size), epsilon=positive("epsilon", self.epsilon))
+        _settle(
+            self,
+            head_bias=number("head_bias", self.head_bias),
+            checkpointing=truth("checkpointing", self.checkpointing),
+        )
+        one_of("pooling", self.pooling, get_args(Pooling))
+        one_of("activation", self.activation, get_args(Activation))
+        one_of("norm", self.norm, get_args(Norm))
+        one_of("attention", self.attention, get_args(Attention))
+        if not isinstance(self.stem, PatchStem | HybridStem):
+            raise ConfigError(f"stem must be a PatchStem or a HybridStem; got {self.stem!r}.")
         if self.width % self.heads:
-            divisors = [count for count in range(1, self.width + 1) if self.width % count == 0]
-            near = min(divisors, key=lambda count: abs(count - self.heads))
+            near = next(heads for heads in range(min(self.heads, self.width), 0, -1) if self.width % heads == 0)
             raise ConfigError(
                 f"heads must divide the width {self.width}; got {self.heads} heads. Take heads={near}, "
                 f"or a width that is a multiple of {self.heads}."
             )
-        if self.representation_width is not None:
-            _positive(self, "representation_width")
-        if not self.epsilon > 0:
-            raise ConfigError(f"epsilon must be positive; got {self.epsilon}.")
-        as_size(self.image_size)
         self.stem.grid(*self.image_size)
         self._check_positions()
 
     def _check_positions(self) -> None:
+        if not isinstance(self.positions, Positions):
+            raise ConfigError(f"positions must be one of vitrail.config's kinds; got {self.positions!r}.")
         if not isinstance(self.positions, NoPositions):
-            _one_of("positions.at", self.positions.at, get_args(Place))
+            one_of("positions.at", self.positions.at, get_args(Place))
         parts = {Learned2DPositions: 2, SinusoidalPositions: 2, Sinusoidal2DPositions: 4}.get(type(self.positions), 1)
         if self.width % parts:
             raise ConfigError(
@@ -208,7 +207,7 @@ class BiTConfig:
     """A BiT ResNet, the paper's baseline: v2 units, GroupNorm, standardised convolutions (Section 4.1)."""
 
     units: tuple[int, ...]
-    width_factor: int
+    width: int  # channels of the root block: 64 times the factor of the name
     classes: int = 1000
     image_size: tuple[int, int] = (224, 224)
     channels: int = 3
@@ -217,17 +216,17 @@ class BiTConfig:
     checkpointing: bool = False
 
     def __post_init__(self) -> None:
-        _positive(self, "width_factor", "classes", "channels")
-        if not self.units or not all(isinstance(count, int) and count > 0 for count in self.units):
-            raise ConfigError(f"units must be a number of units for each stage, each at least 1; got {self.units}.")
-        if not self.epsilon > 0:
-            raise ConfigError(f"epsilon must be positive; got {self.epsilon}.")
-        as_size(self.image_size)
-
-    @property
-    def width(self) -> int:
-        """Channels of the root block."""
-        return 64 * self.width_factor
+        for name in ("width", "classes", "channels"):
+            _settle(self, **{name: whole(name, getattr(self, name))})
+        _settle(self, units=wholes("units", self.units, "a number of units for each stage"))
+        _settle(self, image_size=as_size(self.image_size), epsilon=positive("epsilon", self.epsilon))
+        _settle(
+            self,
+            head_bias=number("head_bias", self.head_bias),
+            checkpointing=truth("checkpointing", self.checkpointing),
+        )
+        if self.width % NORM_GROUPS:
+            raise ConfigError(f"a BiT's width must be a multiple of the {NORM_GROUPS} norm groups; got {self.width}.")
 
     @property
     def representation(self) -> int:
@@ -238,18 +237,7 @@ class BiTConfig:
 ModelConfig = ViTConfig | BiTConfig
 
 
-def _positive(config: object, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"{name} must be a whole number, at least 1; got {value!r}.")
-
-
-def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ConfigError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}.")
-
-
-def _rate(name: str, value: float) -> None:
-    if not 0 <= value < 1:
-        raise ConfigError(f"{name} must be at least 0 and under 1; got {value!r}.")
+def _settle(config: object, **values: object) -> None:
+    """Put checked values into a configuration that is still being made."""
+    for name, value in values.items():
+        object.__setattr__(config, name, value)

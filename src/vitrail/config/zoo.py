@@ -66,11 +66,13 @@ def parse(name: str, changes: Mapping[str, object] | None = None) -> ModelConfig
 
 def row(name: str) -> tuple[type[ModelConfig], dict[str, object]]:
     """Find the kind of a model and the fields that its name says."""
+    if not isinstance(name, str):
+        raise ConfigError(f"a model's name is a text such as 'ViT-B/16'; got {name!r}.")
     if (match := _VIT.fullmatch(name)) and match["shape"] in SHAPES and match["style"] in (None, *STYLES):
         stem = _stem(match["resnet"], int(match["patch"]))
         return ViTConfig, {"stem": stem, **SHAPES[match["shape"]]._asdict(), **STYLES.get(match["style"], {})}
     if (match := _BIT.fullmatch(name)) and match["resnet"] in RESNETS:
-        return BiTConfig, {"units": RESNETS[match["resnet"]], "width_factor": int(match["factor"])}
+        return BiTConfig, {"units": RESNETS[match["resnet"]], "width": 64 * int(match["factor"])}
     raise ConfigError(f"unknown model {name!r}.{suggest(name, _NAMES)}")
 
 

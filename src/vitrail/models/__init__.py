@@ -1,7 +1,8 @@
 """PARAMETERS: the modules, one table of initialisations, and one `build` from configuration to module."""
 
+from vitrail.models.base import Model
 from vitrail.models.bit import BiT
-from vitrail.models.build import Model, build, create
+from vitrail.models.build import build, create, find_device, skeleton
 from vitrail.models.vit import ViT
 
-__all__ = ["BiT", "Model", "ViT", "build", "create"]
+__all__ = ["BiT", "Model", "ViT", "build", "create", "find_device", "skeleton"]

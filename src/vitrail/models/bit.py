@@ -9,8 +9,10 @@ from torch.nn import functional as F
 
 from vitrail.config import BiTConfig
 from vitrail.config.model import NORM_GROUPS
+from vitrail.models.base import Model
 from vitrail.models.inputs import check_images, pick_layers
 from vitrail.models.recompute import run
+from vitrail.models.resnet import plan_stages
 from vitrail.ops import standardise_by_variance
 
 
@@ -48,25 +50,24 @@ class BiTUnit(nn.Module):
         return residual + (features if self.shortcut is None else self.shortcut(active))
 
 
-class BiT(nn.Module):
+class BiT(Model):
     """A BiT ResNet; takes images of any size."""
 
     def __init__(self, config: BiTConfig) -> None:
         super().__init__()
-        self.config = config
+        self._config = config
         self.root = PaddedConv(config.channels, config.width, 7, 2)
-        self.stages = nn.ModuleList()
-        inward = config.width
-        for index, count in enumerate(config.units):
-            width = config.width * 2**index
-            strides = [1 if index == 0 else 2] + [1] * (count - 1)
-            units = []
-            for stride in strides:
-                units.append(BiTUnit(inward, width, stride, config.epsilon))
-                inward = 4 * width
-            self.stages.append(nn.Sequential(*units))
-        self.norm = nn.GroupNorm(NORM_GROUPS, inward, eps=config.epsilon)
-        self.head = nn.Linear(inward, config.classes)
+        self.stages = nn.ModuleList(
+            nn.Sequential(*[BiTUnit(*unit, epsilon=config.epsilon) for unit in stage])
+            for stage in plan_stages(config.units, config.width)
+        )
+        self.norm = nn.GroupNorm(NORM_GROUPS, config.representation, eps=config.epsilon)
+        self.head = nn.Linear(config.representation, config.classes)
+
+    @property
+    def config(self) -> BiTConfig:
+        """What the model is."""
+        return self._config
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
         """Logits: the linear classifier of `represent`."""
@@ -82,13 +83,13 @@ class BiT(nn.Module):
     def feature_map(self, images: Tensor, layers: Sequence[int]) -> list[Tensor]: ...
     def feature_map(self, images: Float[Tensor, "B C H W"], layers: int | Sequence[int] = -1) -> Tensor | list[Tensor]:
         """Feature maps, B D rows cols, after one stage or several; after the last with norm and activation."""
-        check_images(images, self.config.channels)
-        wanted = pick_layers([layers] if isinstance(layers, int) else layers, len(self.stages))
+        check_images(images, self.config.channels, self.head.weight)
+        wanted = pick_layers(layers, len(self.stages))
         maps: dict[int, Tensor] = {}
         # The authors pad the max-pool with zeros, not with minus infinity.
         features = F.max_pool2d(F.pad(self.root(images), (1, 1, 1, 1)), 3, 2)
         for index in range(max(wanted) + 1):
             features = run(self.stages[index], features, checkpointing=self.config.checkpointing)
-            last = index == len(self.stages) - 1
-            maps[index] = F.relu(self.norm(features)) if last else features
+            if index in wanted:
+                maps[index] = F.relu(self.norm(features)) if index == len(self.stages) - 1 else features
         return maps[wanted[0]] if isinstance(layers, int) else [maps[index] for index in wanted]

@@ -4,12 +4,12 @@ from typing import assert_never
 
 import torch
 
-from vitrail.config import BiTConfig, ModelConfig, ViTConfig, as_size, parse
+from vitrail.config import BiTConfig, ModelConfig, ViTConfig, as_size, parse, whole
+from vitrail.errors import ConfigError
+from vitrail.models.base import Model
 from vitrail.models.bit import BiT
 from vitrail.models.initialise import initialise
 from vitrail.models.vit import ViT
-
-Model = ViT | BiT
 
 
 def create(
@@ -28,13 +28,26 @@ def create(
 
 def build(config: ModelConfig, *, seed: int, device: torch.device | str | None = None) -> Model:
     """Make the module of a configuration and initialise it; on the meta device it has shapes alone."""
-    place = torch.get_default_device() if device is None else torch.device(device)
+    place, seed = find_device(device), whole("seed", seed, least=0)
     model = skeleton(config)
     if place.type == "meta":
         return model
     model.to_empty(device=place)
     initialise(model, seed=seed, head_bias=config.head_bias)
     return model
+
+
+def find_device(device: torch.device | str | None) -> torch.device:
+    """Read a device that is there; none is torch's default."""
+    if device is None:
+        return torch.get_default_device()
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device must be one of this machine, such as 'cpu'; got {device!r}: {reason}") from error
+    return found
 
 
 def skeleton(config: ModelConfig) -> Model:

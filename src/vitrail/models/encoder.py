@@ -106,7 +106,7 @@ class Block(nn.Module):
         self.mlp_norm = nn.LayerNorm(config.width, eps=config.epsilon)
         self.mlp = Mlp(config)
         self.dropout = nn.Dropout(config.dropout)
-        self.depth = StochasticDepth(config.stochastic_depth * layer / max(config.layers - 1, 1))
+        self.stochastic_depth = StochasticDepth(config.stochastic_depth * layer / max(config.layers - 1, 1))
 
     def forward(
         self, tokens: Float[Tensor, "B T D"], grid: Grid | None = None, relative: Float[Tensor, "M D"] | None = None
@@ -114,10 +114,10 @@ class Block(nn.Module):
         """Eqs. 2 and 3; after the original Transformer where norms come last."""
         mixed = self.attention(self.attention_input(tokens), grid, relative)
         if self.norm == "pre":
-            tokens = tokens + self.depth(self.dropout(mixed))
-            return tokens + self.depth(self.dropout(self.mlp(self.mlp_norm(tokens))))
-        tokens = self.attention_norm(tokens + self.depth(self.dropout(mixed)))
-        return self.mlp_norm(tokens + self.depth(self.dropout(self.mlp(tokens))))
+            tokens = tokens + self.stochastic_depth(self.dropout(mixed))
+            return tokens + self.stochastic_depth(self.dropout(self.mlp(self.mlp_norm(tokens))))
+        tokens = self.attention_norm(tokens + self.stochastic_depth(self.dropout(mixed)))
+        return self.mlp_norm(tokens + self.stochastic_depth(self.dropout(self.mlp(tokens))))
 
     def attention_input(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         """What attention reads of the block's tokens."""

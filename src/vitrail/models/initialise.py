@@ -65,7 +65,11 @@ TABLE: tuple[tuple[str, Draw], ...] = (
 def initialise(model: nn.Module, *, seed: int, head_bias: float) -> None:
     """Fill every parameter; what one gets is a function of the seed and its name alone."""
     for name, parameter in model.named_parameters():
-        rule(name)(parameter, _generator(seed, name, parameter.device))
+        fresh = torch.empty(
+            parameter.shape, dtype=torch.float32, device="cpu"
+        )  # drawn there, so that every device has the same
+        rule(name)(fresh, _generator(seed, name))
+        parameter.copy_(fresh)
     model.get_parameter("head.bias").fill_(head_bias)
 
 
@@ -77,6 +81,6 @@ def rule(name: str) -> Draw:
     raise LookupError(f"no row of the table of initialisations matches {name!r}; add one.")
 
 
-def _generator(seed: int, name: str, device: torch.device) -> Generator:
+def _generator(seed: int, name: str) -> Generator:
     digest = blake2b(f"{seed}/{name}".encode(), digest_size=7).digest()
-    return Generator(device).manual_seed(int.from_bytes(digest))
+    return Generator("cpu").manual_seed(int.from_bytes(digest))

@@ -1,39 +1,62 @@
-"""What every model checks of its images before any compute."""
+"""What every model checks of what it is given, before any compute."""
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 
+import torch
 from torch import Tensor
 
 from vitrail.errors import ShapeError
 
 
-def check_images(images: Tensor, channels: int) -> None:
-    """Refuse anything but float images, B C H W, of this many channels."""
+def check_images(images: Tensor, channels: int, like: Tensor) -> None:
+    """Refuse anything but float images, B C H W, of this many channels, where and as the weights are."""
+    if not isinstance(images, Tensor):
+        raise ShapeError(
+            f"images must be a tensor, B C H W; got {type(images).__name__}. "
+            "Make one: torch.as_tensor(array).permute(0, 3, 1, 2) for an array B H W C."
+        )
     if images.ndim != 4:
-        raise ShapeError(
-            f"images must be a batch, B C H W; got {images.ndim} axes, {_sides(images)}."
-            + (" Add the batch axis: images[None]." if images.ndim == 3 else "")
-        )
+        hint = " Add the batch axis: images[None]." if images.ndim == 3 else ""
+        raise ShapeError(f"images must be a batch, B C H W; got {images.ndim} axes, {_sides(images)}.{hint}")
     if images.shape[1] != channels:
-        last = images.shape[3] == channels
+        hint = f"Give {channels} channels, or build the model with channels={images.shape[1]}."
+        if images.shape[3] == channels:
+            hint = "Put the channels first: images.permute(0, 3, 1, 2)."
         raise ShapeError(
-            f"images must have {channels} channels, B C H W; got {images.shape[1]}, {_sides(images)}. "
-            + ("Put the channels first: images.permute(0, 3, 1, 2)." if last else f"Give {channels} channels, ")
-            + ("" if last else f"or build the model with channels={images.shape[1]}.")
+            f"images must have {channels} channels, B C H W; got {images.shape[1]}, {_sides(images)}. {hint}"
         )
+    if images.shape[2] < 1 or images.shape[3] < 1:
+        raise ShapeError(f"images must have pixels; got {_sides(images)}.")
     if not images.is_floating_point():
         raise ShapeError(f"images must be float in [-1, 1]; got {images.dtype}. Scale bytes first: x / 127.5 - 1.")
+    if images.device != like.device:
+        raise ShapeError(
+            f"images must be on the model's device {like.device}; got {images.device}. Move them: images.to(...)."
+        )
+    if images.dtype != like.dtype and not torch.is_autocast_enabled(images.device.type):
+        raise ShapeError(
+            f"images must have the model's precision {like.dtype}; got {images.dtype}. "
+            f"Convert them: images.to({like.dtype}), or run under torch.autocast."
+        )
+
+
+def pick_layers(layers: int | Sequence[int], depth: int) -> list[int]:
+    """Read one layer number or several, as a list's: from 0, or from the end when negative."""
+    several = list(layers) if isinstance(layers, Iterable) and not isinstance(layers, str) else [layers]
+    if not several:
+        raise ShapeError(f"layers must name at least one of the {depth} layers; got none.")
+    picked = []
+    for layer in several:
+        try:
+            number = operator.index(layer)  # pyright: ignore[reportArgumentType]
+        except TypeError:
+            number = None
+        if number is None or not -depth <= number < depth:
+            raise ShapeError(f"layers must be from 0 to {depth - 1} (or -{depth} to -1); got {layer!r}.")
+        picked.append(number % depth)
+    return picked
 
 
 def _sides(images: Tensor) -> str:
     return "x".join(map(str, images.shape))
-
-
-def pick_layers(layers: Sequence[int], depth: int) -> list[int]:
-    """Read layer numbers as a list's: from 0, or from the end when negative."""
-    if not layers:
-        raise ShapeError(f"layers must name at least one of the {depth} layers; got none.")
-    for layer in layers:
-        if not -depth <= layer < depth:
-            raise ShapeError(f"layers must be from 0 to {depth - 1} (or -{depth} to -1); got {layer}.")
-    return [layer % depth for layer in layers]

@@ -10,6 +10,18 @@ from vitrail.models.recompute import run
 from vitrail.ops import convolve_same, max_pool_same, standardise_by_deviation
 
 
+def plan_stages(units: tuple[int, ...], root: int) -> list[list[tuple[int, int, int]]]:
+    """Give every unit's input channels, inner width and stride, stage by stage; a unit writes four times its width."""
+    stages, inward = [], root
+    for index, count in enumerate(units):
+        width, stage = root * 2**index, []
+        for unit in range(count):
+            stage.append((inward, width, 2 if index > 0 and unit == 0 else 1))
+            inward = 4 * width
+        stages.append(stage)
+    return stages
+
+
 class SameConv(nn.Conv2d):
     """A standardised convolution with SAME padding and no bias."""
 
@@ -53,16 +65,10 @@ class HybridResNet(nn.Module):
         self.checkpointing = config.checkpointing
         self.root = SameConv(config.channels, stem.width, 7, 2)
         self.root_norm = nn.GroupNorm(NORM_GROUPS, stem.width, eps=config.epsilon)
-        self.stages = nn.ModuleList()
-        inward = stem.width
-        for index, count in enumerate(stem.units):
-            width = stem.width * 2**index
-            strides = [1 if index == 0 else 2] + [1] * (count - 1)
-            units = []
-            for stride in strides:
-                units.append(HybridUnit(inward, width, stride, config.epsilon))
-                inward = 4 * width
-            self.stages.append(nn.Sequential(*units))
+        self.stages = nn.ModuleList(
+            nn.Sequential(*[HybridUnit(*unit, epsilon=config.epsilon) for unit in stage])
+            for stage in plan_stages(stem.units, stem.width)
+        )
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C2 H2 W2"]:
         """Give the last stage's feature map."""

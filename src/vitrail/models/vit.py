@@ -8,6 +8,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.config import Grid, ViTConfig
+from vitrail.errors import ShapeError
+from vitrail.models.base import Model
 from vitrail.models.encoder import Block, Blocks
 from vitrail.models.inputs import check_images, pick_layers
 from vitrail.models.positions import build_positions
@@ -15,12 +17,12 @@ from vitrail.models.recompute import run
 from vitrail.models.tokens import build_embedding
 
 
-class ViT(nn.Module):
+class ViT(Model):
     """A Vision Transformer; takes any image size whose patches fit, not only the one that it was built for."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.config = config
+        self._config = config
         self.embedding = build_embedding(config)
         self.class_token = nn.Parameter(torch.empty(config.width)) if config.class_tokens else None
         self.positions = build_positions(config)
@@ -30,6 +32,11 @@ class ViT(nn.Module):
         hidden = config.representation_width
         self.hidden = nn.Linear(config.width, hidden) if hidden else None
         self.head = nn.Linear(config.representation, config.classes)
+
+    @property
+    def config(self) -> ViTConfig:
+        """What the model is."""
+        return self._config
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
         """Logits: the linear classifier of `represent`."""
@@ -48,7 +55,7 @@ class ViT(nn.Module):
 
     def embed(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B T D"]:
         """Patches to tokens, class token, positions (eq. 1)."""
-        check_images(images, self.config.channels)
+        check_images(images, self.config.channels, self.head.weight)
         grid = self.config.stem.grid(*images.shape[2:])
         tokens = self.embedding(images)
         if self.class_token is not None:
@@ -86,7 +93,7 @@ class ViT(nn.Module):
     def feature_map(self, images: Tensor, layers: Sequence[int]) -> list[Tensor]: ...
     def feature_map(self, images: Float[Tensor, "B C H W"], layers: int | Sequence[int] = -1) -> Tensor | list[Tensor]:
         """Patch tokens as maps, B D rows cols, after one block or several, each through the final norm."""
-        wanted = pick_layers([layers] if isinstance(layers, int) else layers, len(self.blocks))
+        wanted = pick_layers(layers, len(self.blocks))
         tokens = self.embed(images)
         grid = self.config.stem.grid(*images.shape[2:])
         maps: dict[int, Tensor] = {}
@@ -99,9 +106,14 @@ class ViT(nn.Module):
 
     @torch.no_grad()
     def attention_maps(
-        self, images: Float[Tensor, "B C H W"], layers: Sequence[int] | None = None, queries: slice = slice(None)
+        self,
+        images: Float[Tensor, "B C H W"],
+        layers: int | Sequence[int] | None = None,
+        queries: slice = slice(None),
     ) -> list[Float[Tensor, "B h Q T"]]:
         """Attention weights of all layers or some (eq. 6), of all queries or some; holds no more than it returns."""
+        if not isinstance(queries, slice):
+            raise ShapeError(f"queries must be a slice of the tokens, such as slice(0, 1); got {queries!r}.")
         wanted = pick_layers(range(len(self.blocks)) if layers is None else layers, len(self.blocks))
         tokens = self.embed(images)
         grid = self.config.stem.grid(*images.shape[2:])

@@ -1,6 +1,7 @@
 """Attention: the fused path, with relative positions where there are any, and its weights as a matrix (eqs. 6, 7)."""
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from jaxtyping import Float
@@ -40,7 +41,7 @@ def attention_weights(
     exact = torch.promote_types(query.dtype, torch.float32)
     wanted, places = query[:, :, queries], range(query.shape[2])[queries]
     weights = query.new_empty((*wanted.shape[:3], key.shape[2]), dtype=exact)
-    with torch.autocast(query.device.type, enabled=False):
+    with _exactly(query.device.type):
         keys = key.to(exact).transpose(2, 3) * query.shape[3] ** -0.5  # B h d T
         for rows in _chunks(wanted, key):
             part = wanted[:, :, rows.start : rows.stop].to(exact)
@@ -49,6 +50,12 @@ def attention_weights(
                 logits = logits + relative_logits(part, relative.to(exact), places[rows.start : rows.stop])
             weights[:, :, rows.start : rows.stop] = logits.softmax(dim=-1)
     return weights
+
+
+def _exactly(device: str) -> AbstractContextManager[object]:
+    """Keep autocast out of what follows, where the device has it."""
+    available = torch.amp.is_autocast_available(device)
+    return torch.autocast(device, enabled=False) if available else nullcontext()
 
 
 def relative_logits(

@@ -9,7 +9,7 @@ from vitrail.errors import ShapeError
 def patchify(images: Shaped[Tensor, "B C H W"], patch: int) -> Shaped[Tensor, "B N PPC"]:
     """Cut images into N = HW/P^2 patches of P*P*C values, row by row; inside a patch: row, column, channel."""
     height, width = images.shape[2:]
-    if height % patch or width % patch:
+    if patch < 1 or height % patch or width % patch:
         raise ShapeError(f"image sides must be multiples of the patch side {patch}; got {height}x{width}.")
     pieces = images.unflatten(3, (width // patch, patch)).unflatten(2, (height // patch, patch))  # B C rows P cols P
     return pieces.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)  # B N PPC

@@ -13,6 +13,8 @@ def resample_positions(
 ) -> Float[Tensor, "T2 D"]:
     """Resample a table from one grid (rows, cols) to another, corner-aligned and bilinear; entries before it stay."""
     leading = table.shape[0] - old[0] * old[1]
+    if min(*old, *new) < 1:
+        raise ShapeError(f"a grid has at least one row and one column; got {old} and {new}.")
     if leading not in (0, 1):
         raise ShapeError(
             f"a grid of {old[0]}x{old[1]} has {old[0] * old[1]} positions, {old[0] * old[1] + 1} with a class token; "
