@@ -71,6 +71,7 @@ def measure(case: str, device: str) -> dict[str, float]:
         batch=int(options.get("batch", 1)),
         precision=options.get("precision", "float32"),  # pyright: ignore[reportArgumentType]
         optimiser=options.get("optimiser", "adam"),  # pyright: ignore[reportArgumentType]
+        device=device,  # pyright: ignore[reportArgumentType]
     )
     predicted = peak_memory(config, step).total
     # A tiny model of each family first, so that what the libraries load on first use is in the baseline.

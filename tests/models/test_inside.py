@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from families import FAMILIES, family, images_for
+from peak import peak_bytes
 from torch.nn import functional as F
 
 from vitrail.errors import ConfigError, ShapeError
@@ -74,19 +75,10 @@ def test_attention_maps_are_what_the_forward_pass_uses(name: str) -> None:
 
 
 def test_attention_maps_hold_little_more_than_they_return(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torch.profiler import ProfilerActivity, profile
-
     monkeypatch.setattr(attention, "CHUNK", 1 << 16)
     model = vit("vit", torch.float32, depth=3)
     images = torch.rand(1, 3, 128, 128)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, with_stack=False) as record:
-        (weights,) = model.attention_maps(images, layers=[1])
-    held, peak = 0, 0
-    profiler: Any = record.profiler
-    for event in profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            held += event.nbytes()
-            peak = max(peak, held)
+    (weights,), peak = peak_bytes(lambda: model.attention_maps(images, layers=[1]))
     assert weights.shape == (1, 3, 1025, 1025)
     assert peak < 1.3 * weights.numel() * 4
 
@@ -165,7 +157,7 @@ def test_a_resnet_holds_no_stage_that_was_not_asked_for() -> None:
     model = family("bit", torch.float32)
     assert isinstance(model, BiT)
     alive = []
-    model.stages[0].register_forward_hook(lambda *arguments: alive.append(weakref.ref(arguments[2])))
+    model.stages[0][-1].register_forward_hook(lambda *arguments: alive.append(weakref.ref(arguments[2])))
     model.norm.register_forward_hook(lambda *_: alive.append(alive[0]() is None))
     with torch.no_grad():
         model.represent(images_for(model))

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from families import SMALL
+from peak import peak_bytes
 from reference import variants
 from torch import nn
 
@@ -205,23 +206,24 @@ def test_variants_that_cannot_be_are_refused(untyped: None, changes: dict[str, o
 
 def test_long_sequences_never_form_the_whole_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     """16,384 tokens of two heads: the matrix alone would be 2 GiB; attention holds a few of its inputs' sizes."""
-    from torch.profiler import ProfilerActivity, profile
-
     query, key, value = torch.randn(3, 1, 2, 16_384, 8)
     relative = torch.randn(2 * 16_384 - 1, 2, 8)
     monkeypatch.setattr(attention, "CHUNK", CHUNK // 4)
     for keys, limit in ((None, 32 * 2**20), (relative, 200 * 2**20)):
-        with torch.inference_mode(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
-            mixed = attend(query, key, value, dropout=0.0, relative=keys)
-        held, peak = 0, 0
-        profiler: Any = record.profiler
-        for event in profiler.kineto_results.events():
-            if event.name() == "[memory]":
-                held += event.nbytes()
-                peak = max(peak, held)
+        with torch.inference_mode():
+            mixed, peak = peak_bytes(lambda keys=keys: attend(query, key, value, dropout=0.0, relative=keys))
         assert peak < limit
         logits = query[0, 1, 9_999] @ key[0, 1].T
         if keys is not None:
             logits = logits + query[0, 1, 9_999] @ keys[9_999 - torch.arange(16_384) + 16_383, 1].T
         expected = (logits / 8**0.5).softmax(0) @ value[0, 1]
         torch.testing.assert_close(mixed[0, 1, 9_999], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_some_of_the_queries_have_the_weights_of_all() -> None:
+    model = variant("relative", "layers")
+    images = torch.rand(1, 3, 12, 20, dtype=torch.float64)
+    whole = model.attention_maps(images, layers=[1])[0]
+    for queries in (slice(0, 1), slice(4, 9), slice(2, 13, 3), slice(-1, None)):
+        part = model.attention_maps(images, layers=[1], queries=queries)[0]
+        torch.testing.assert_close(part, whole[:, :, queries])

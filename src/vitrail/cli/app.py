@@ -9,11 +9,13 @@ import typer
 
 from vitrail import __version__
 from vitrail.cli.demo import demo
+from vitrail.cli.plan import plan
 from vitrail.cli.render import show_error
 from vitrail.errors import VitrailError
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo,
+    "plan": plan,
 }
 
 app = typer.Typer(

@@ -6,11 +6,14 @@ from rich.table import Table
 from rich.text import Text
 
 
-def plain_table(*columns: str, title: str) -> Table:
-    """Make a table that fits a terminal of 80 columns: one rule under the heads, no frame."""
-    return Table(
-        *columns, title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1)
+def plain_table(*columns: str, title: str, numbers: int = 0) -> Table:
+    """Make a table that fits a terminal of 80 columns: one rule under the heads, no frame; the last `numbers` right."""
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1)
     )
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index >= len(columns) - numbers else "left")
+    return table
 
 
 def show_error(message: str) -> None:

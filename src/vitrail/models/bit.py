@@ -12,7 +12,7 @@ from vitrail.config.model import NORM_GROUPS
 from vitrail.models.base import Model
 from vitrail.models.inputs import check_images, pick_layers
 from vitrail.models.recompute import run
-from vitrail.models.resnet import plan_stages
+from vitrail.models.resnet import Stages, plan_stages
 from vitrail.ops import standardise_by_variance
 
 
@@ -57,8 +57,8 @@ class BiT(Model):
         super().__init__()
         self._config = config
         self.root = PaddedConv(config.channels, config.width, 7, 2)
-        self.stages = nn.ModuleList(
-            nn.Sequential(*[BiTUnit(*unit, epsilon=config.epsilon) for unit in stage])
+        self.stages = Stages(
+            nn.ModuleList(BiTUnit(*unit, epsilon=config.epsilon) for unit in stage)
             for stage in plan_stages(config.units, config.width)
         )
         self.norm = nn.GroupNorm(NORM_GROUPS, config.representation, eps=config.epsilon)
@@ -89,7 +89,8 @@ class BiT(Model):
         # The authors pad the max-pool with zeros, not with minus infinity.
         features = F.max_pool2d(F.pad(self.root(images), (1, 1, 1, 1)), 3, 2)
         for index in range(max(wanted) + 1):
-            features = run(self.stages[index], features, checkpointing=self.config.checkpointing)
+            for unit in self.stages[index]:
+                features = run(unit, features, checkpointing=self.config.checkpointing)
             if index in wanted:
                 maps[index] = F.relu(self.norm(features)) if index == len(self.stages) - 1 else features
         return maps[wanted[0]] if isinstance(layers, int) else [maps[index] for index in wanted]

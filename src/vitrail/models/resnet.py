@@ -1,5 +1,8 @@
 """The v1 ResNet under the hybrids: standardised convolutions, GroupNorm, SAME padding (Section 4.1)."""
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -20,6 +23,15 @@ def plan_stages(units: tuple[int, ...], root: int) -> list[list[tuple[int, int, 
             inward = 4 * width
         stages.append(stage)
     return stages
+
+
+class Stages(nn.ModuleList):
+    """Stages of units, as a list that knows what is in it."""
+
+    if TYPE_CHECKING:
+
+        def __iter__(self) -> Iterator[nn.ModuleList]: ...
+        def __getitem__(self, idx: int) -> nn.ModuleList: ...  # pyright: ignore[reportIncompatibleMethodOverride]
 
 
 class SameConv(nn.Conv2d):
@@ -65,8 +77,8 @@ class HybridResNet(nn.Module):
         self.checkpointing = config.checkpointing
         self.root = SameConv(config.channels, stem.width, 7, 2)
         self.root_norm = nn.GroupNorm(NORM_GROUPS, stem.width, eps=config.epsilon)
-        self.stages = nn.ModuleList(
-            nn.Sequential(*[HybridUnit(*unit, epsilon=config.epsilon) for unit in stage])
+        self.stages = Stages(
+            nn.ModuleList(HybridUnit(*unit, epsilon=config.epsilon) for unit in stage)
             for stage in plan_stages(stem.units, stem.width)
         )
 
@@ -74,5 +86,6 @@ class HybridResNet(nn.Module):
         """Give the last stage's feature map."""
         features = max_pool_same(F.relu(self.root_norm(self.root(images))), 3, 2)
         for stage in self.stages:
-            features = run(stage, features, checkpointing=self.checkpointing)
+            for unit in stage:
+                features = run(unit, features, checkpointing=self.checkpointing)
         return features

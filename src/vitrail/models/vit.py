@@ -112,7 +112,7 @@ class ViT(Model):
         queries: slice = slice(None),
     ) -> list[Float[Tensor, "B h Q T"]]:
         """Attention weights of all layers or some (eq. 6), of all queries or some; holds no more than it returns."""
-        if not isinstance(queries, slice):
+        if not isinstance(queries, slice) or (queries.step or 1) < 0:
             raise ShapeError(f"queries must be a slice of the tokens, such as slice(0, 1); got {queries!r}.")
         wanted = pick_layers(range(len(self.blocks)) if layers is None else layers, len(self.blocks))
         tokens = self.embed(images)

@@ -25,7 +25,7 @@ def attend(
     mixed = []
     for rows in _chunks(query, key):
         part = query[:, :, rows.start : rows.stop]
-        bias = relative_logits(part, relative, rows)
+        bias = relative_logits(part, relative, rows.start)
         mixed.append(F.scaled_dot_product_attention(part, key, value, attn_mask=bias, dropout_p=dropout))
     return torch.cat(mixed, dim=2)
 
@@ -38,8 +38,11 @@ def attention_weights(
     relative: Float[Tensor, "M h d"] | None = None,
 ) -> Float[Tensor, "B h Q T"]:
     """How much each query attends to every token (eq. 6); rows sum to one. Works in chunks, in float32 or better."""
+    start, stop, step = queries.indices(query.shape[2])
+    if step != 1:
+        return attention_weights(query, key, queries=slice(start, stop), relative=relative)[:, :, ::step]
     exact = torch.promote_types(query.dtype, torch.float32)
-    wanted, places = query[:, :, queries], range(query.shape[2])[queries]
+    wanted = query[:, :, start:stop]
     weights = query.new_empty((*wanted.shape[:3], key.shape[2]), dtype=exact)
     with _exactly(query.device.type):
         keys = key.to(exact).transpose(2, 3) * query.shape[3] ** -0.5  # B h d T
@@ -47,7 +50,7 @@ def attention_weights(
             part = wanted[:, :, rows.start : rows.stop].to(exact)
             logits = part @ keys  # B h chunk T
             if relative is not None:
-                logits = logits + relative_logits(part, relative.to(exact), places[rows.start : rows.stop])
+                logits = logits + relative_logits(part, relative.to(exact), start + rows.start)
             weights[:, :, rows.start : rows.stop] = logits.softmax(dim=-1)
     return weights
 
@@ -59,17 +62,19 @@ def _exactly(device: str) -> AbstractContextManager[object]:
 
 
 def relative_logits(
-    query: Float[Tensor, "B h Q d"], relative: Float[Tensor, "M h d"], places: range
+    query: Float[Tensor, "B h Q d"], relative: Float[Tensor, "M h d"], first: int
 ) -> Float[Tensor, "B h Q T"]:
-    """The queries at these places against the key of every offset p_q - p_k (Appendix D.4).
+    """The queries from this place on against the key of every offset p_q - p_k (Appendix D.4).
 
     The M = 2T - 1 keys are of the offsets 1 - T to T - 1.
     """
-    tokens = (relative.shape[0] + 1) // 2
-    by_offset = torch.einsum("bhqd,mhd->bhqm", query, relative) * query.shape[3] ** -0.5  # B h Q M
-    at = torch.arange(places.start, places.stop, places.step, device=query.device)  # Q
-    offsets = at[:, None] - torch.arange(tokens, device=query.device) + tokens - 1  # Q T
-    return by_offset.gather(3, offsets.expand(*query.shape[:2], -1, -1))
+    count, tokens = query.shape[2], (relative.shape[0] + 1) // 2
+    needed = relative[first : first + count + tokens - 1].flip(0)  # those of p_q - T + 1 to p_q, largest first
+    by_offset = torch.einsum("bhqd,mhd->bhqm", query, needed) * query.shape[3] ** -0.5  # B h Q T+Q-1
+    # Row q wants the T offsets from column Q-1-q on: in the flat rows, each begins one place earlier than the last.
+    shifted = by_offset.flatten(2)[:, :, count - 1 :]
+    shifted = shifted[:, :, : count * (tokens + count - 2)] if count > 1 else shifted[:, :, :tokens]
+    return shifted.unflatten(2, (count, shifted.shape[2] // count))[:, :, :, :tokens]
 
 
 def _chunks(query: Tensor, key: Tensor) -> Iterator[range]:

@@ -10,10 +10,12 @@ from itertools import groupby
 from typing import Literal
 
 from vitrail.config import BiTConfig, HybridStem, ModelConfig, RelativePositions, ViTConfig
+from vitrail.ops.attention import CHUNK
 from vitrail.ops.counts import Convolution, convolutions, parameters
 
 Precision = Literal["float32", "bfloat16"]
 Optimiser = Literal["adam", "sgd"]
+Device = Literal["cpu", "cuda"]
 
 FULL = 4  # bytes of a float32: weights, gradients, moments, norms and the residual stream
 INDEX = 8  # bytes of an index that a max-pool keeps
@@ -28,11 +30,27 @@ class Step:
     batch: int
     precision: Precision = "float32"
     optimiser: Optimiser = "adam"
+    device: Device = "cuda"
 
     @property
     def item(self) -> int:
         """Bytes of an activation."""
         return FULL if self.precision == "float32" else 2
+
+    @property
+    def norm(self) -> int:
+        """Bytes of what a GroupNorm reads and writes: autocast widens them on a GPU, and not on the CPU."""
+        return FULL if self.device == "cuda" else self.item
+
+    @property
+    def copy(self) -> int:
+        """Bytes of the copy that autocast makes for a convolution after a norm; none where precisions agree."""
+        return 0 if self.norm == self.item else self.item
+
+    @property
+    def mask(self) -> int:
+        """Bytes of a dropped number's mask: a truth on a GPU, a factor on the CPU."""
+        return 1 if self.device == "cuda" else self.item
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +90,7 @@ def peak_memory(config: ModelConfig, step: Step) -> Memory:
     images = FULL * step.batch * config.channels * config.image_size[0] * config.image_size[1]
     held = {"weights": weights, "batch": images}
     if step.kind == "infer":
-        casts = _cast_bytes(stretches, step)
-        alive = casts + max(stretch.forward for stretch in stretches)
+        alive = max(stretch.forward for stretch in stretches)
         return Memory(**held, moments=0, gradients=0, activations=alive)
     moments = MOMENTS[step.optimiser] * weights
     gradients, activations = _backward_peak(stretches, step, checkpointing=config.checkpointing)
@@ -128,7 +145,7 @@ def _vit(config: ViTConfig, step: Step) -> Iterator[Stretch]:
     line = token * width
     patch = step.batch * rows * cols
     values = (count.embedding - (1 + config.class_tokens) * width) // width  # of a flat patch
-    mask = 1 if config.dropout else 0  # bytes of a dropout mask
+    mask = step.mask if config.dropout else 0
     yield Stretch(
         name="embedding",
         weights=count.embedding + count.positions,
@@ -140,7 +157,7 @@ def _vit(config: ViTConfig, step: Step) -> Iterator[Stretch]:
     rates = token * 2 * FULL  # a norm's mean and deviation
     logsumexp = token * config.heads * FULL
     inner = 1 if config.activation == "relu" else 2  # ReLU keeps its output alone, which the next layer keeps anyway
-    relative = 0
+    relative = 0  # bytes of one matrix of logits, which relative keys form
     if isinstance(config.positions, RelativePositions):
         relative = step.batch * config.heads * config.tokens**2 * item
     kept = (
@@ -150,10 +167,10 @@ def _vit(config: ViTConfig, step: Step) -> Iterator[Stretch]:
         + 2 * rates
         + logsumexp
         + mask * (2 * line + token * wide)
-        + relative
+        + (relative + 3 * line * item if relative else 0)
     )
-    alive = line * (3 * FULL + item) + 2 * token * wide * item
-    heads = line * (2 * FULL + 5 * item) + 2 * relative
+    alive = line * ((4 if config.norm == "pre" else 3) * FULL + item) + 2 * token * wide * item
+    heads = line * (3 * FULL + 5 * item) + 5 * min(relative, CHUNK * item)
     branch = 0 if item == FULL else item
     for layer in range(config.layers):
         yield Stretch(
@@ -193,7 +210,7 @@ def _filters(convs: list[Convolution], step: Step) -> dict[str, int]:
 
 def _bit(config: BiTConfig, step: Step) -> Iterator[Stretch]:
     item = step.item
-    cast = 0 if item == FULL else item  # autocast keeps a copy of what a convolution reads
+    norm, copy = step.norm, step.copy
     root, *others = convolutions(config)
     padded = _map(step, root.outward, (root.out[0] + 2, root.out[1] + 2))
     pooled = _map(step, root.outward, _halved(root.out))
@@ -201,7 +218,9 @@ def _bit(config: BiTConfig, step: Step) -> Iterator[Stretch]:
     yield Stretch(
         name="root",
         weights=root.parameters,
-        kept=_map(step, root.inward, config.image_size) * cast + padded * item + pooled * INDEX,
+        kept=_map(step, root.inward, config.image_size) * (0 if item == FULL else item)
+        + padded * item
+        + pooled * INDEX,
         forward=(whole + padded + pooled) * item + pooled * INDEX,
         backward=(whole + padded) * item,
         **_filters([root], step),
@@ -216,13 +235,19 @@ def _bit(config: BiTConfig, step: Step) -> Iterator[Stretch]:
         reduced = _map(step, second.outward, second.out)
         outward = _map(step, third.outward, third.out)
         readers = len(convs) - 2  # of the first activation: the first convolution, and the shortcut
-        kept = (inward + narrow + reduced) * 2 * FULL + (inward * readers + narrow + reduced) * cast
+        kept = (inward + narrow + reduced) * 2 * norm + (inward * readers + narrow + reduced) * copy
         yield Stretch(
             name=f"unit {first.unit}",
             weights=sum(conv.parameters for conv in convs) + 2 * (first.inward + second.inward + third.inward),
             kept=kept,
-            forward=inward * (item + FULL) + narrow * (item + 2 * FULL) + max(outward * 2 * item, reduced * FULL),
-            backward=outward * item + max(inward, narrow, outward) * 2 * FULL,
+            forward=inward * (item + norm)
+            + max(
+                narrow * (item + 2 * norm),
+                reduced * (item + 2 * norm),
+                reduced * (item + norm + copy) + outward * 2 * item,  # a convolution holds its output twice
+                outward * item * (3 if len(convs) > 3 else 2),
+            ),
+            backward=outward * item + max(inward, narrow, outward) * 2 * norm,
             entry=inward * item,
             **_filters(convs, step),
         )
@@ -233,15 +258,14 @@ def _bit(config: BiTConfig, step: Step) -> Iterator[Stretch]:
         name="head",
         weights=parameters(config).head + 2 * config.representation,
         cast=parameters(config).head,
-        kept=features * 2 * FULL + logits * (item + 2 * FULL),
-        forward=features * 3 * FULL + logits * item,
-        backward=features * 2 * FULL + logits * FULL,
+        kept=features * 2 * norm + logits * (item + 2 * FULL),
+        forward=features * 3 * norm + logits * item,
+        backward=features * 2 * norm + logits * FULL,
     )
 
 
 def _hybrid(config: ViTConfig, stem: HybridStem, step: Step) -> Iterator[Stretch]:
-    item = step.item
-    cast = 0 if item == FULL else item
+    item, norm, copy = step.item, step.norm, step.copy
     root, *others = convolutions(config)
     images = _map(step, root.inward, (config.image_size[0] + 5, config.image_size[1] + 5))
     whole = _map(step, root.outward, root.out)
@@ -252,9 +276,9 @@ def _hybrid(config: ViTConfig, stem: HybridStem, step: Step) -> Iterator[Stretch
     yield Stretch(
         name="root",
         weights=root.parameters + 2 * root.outward,
-        kept=images * item + (2 * whole + padded) * FULL + pooled * (INDEX + (readers * cast or (0 if last else FULL))),
-        forward=images * item + (2 * whole + padded) * FULL,
-        backward=(whole + padded) * FULL,
+        kept=images * item + (2 * whole + padded) * norm + pooled * (INDEX + (readers * copy or (0 if last else norm))),
+        forward=(whole + padded + pooled) * norm + pooled * INDEX,
+        backward=(whole + padded) * norm,
         **_filters([root], step),
     )
     units = [list(unit) for _, unit in groupby(others, key=lambda conv: conv.unit)]
@@ -266,19 +290,19 @@ def _hybrid(config: ViTConfig, stem: HybridStem, step: Step) -> Iterator[Stretch
         narrow = _map(step, first.outward, first.out)
         reduced = _map(step, second.outward, second.out)
         outward = _map(step, third.outward, third.out)
-        projected = outward * FULL if len(convs) > 3 else 0
+        projected = outward * norm if len(convs) > 3 else 0
         uneven = second.stride == 2 and not (second.height % 2 and second.width % 2)
-        copy = _map(step, first.outward, (second.height + 1, second.width + 1)) if uneven else narrow
+        padded = _map(step, first.outward, (second.height + 1, second.width + 1))
         readers = len(units[index + 1]) - 2 if index + 1 < len(units) else 0
-        middle = narrow * 2 * FULL + (copy * item if uneven else narrow * cast)
-        kept = middle + reduced * (2 * FULL + cast) + outward * (2 * FULL + readers * cast) + projected
+        middle = narrow * 2 * norm + (padded * item if uneven else narrow * copy)
+        kept = middle + reduced * (2 * norm + copy) + outward * (2 * norm + readers * copy) + projected
         yield Stretch(
             name=f"unit {first.unit}",
             weights=sum(conv.parameters + 2 * conv.outward for conv in convs),
             kept=kept,
-            forward=inward * FULL + projected + outward * 3 * FULL + narrow * FULL,
-            backward=outward * 3 * FULL,
-            entry=inward * FULL,
+            forward=(inward + 2 * outward + reduced) * norm + projected,
+            backward=outward * 3 * norm,
+            entry=inward * norm,
             **_filters(convs, step),
         )
 

@@ -1,0 +1,134 @@
+"""What a model and a run would cost, from the configuration alone."""
+
+from dataclasses import asdict, dataclass, replace
+
+from vitrail.config import ModelConfig, ViTConfig, encode
+from vitrail.ops.counts import EXA, Parts, exaflops, forward_macs, parameters, training_flops
+from vitrail.ops.memory import Memory, Step, activation_bytes, peak_memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The counts of a model, of a step, and of a run."""
+
+    name: str
+    config: ModelConfig
+    step: Step
+    images: int | None  # of the data set
+    epochs: float | None
+
+    @property
+    def parameters(self) -> Parts:
+        """Weights by part."""
+        return parameters(self.config)
+
+    @property
+    def macs(self) -> Parts:
+        """Multiply-accumulates of one image's forward pass, by part."""
+        return forward_macs(self.config)
+
+    @property
+    def tokens(self) -> int | None:
+        """Length of the sequence, where there is one."""
+        return self.config.tokens if isinstance(self.config, ViTConfig) else None
+
+    @property
+    def pair_share(self) -> float:
+        """The share of the forward pass that grows with the square of the sequence."""
+        if not isinstance(self.config, ViTConfig):
+            return 0.0
+        dense = self.config.layers * 4 * self.config.tokens * self.config.width**2
+        return (self.macs.attention - dense) / self.macs.total
+
+    @property
+    def training(self) -> Memory:
+        """Peak memory of a training step."""
+        return peak_memory(self.config, replace(self.step, kind="train"))
+
+    @property
+    def inference(self) -> Memory:
+        """Peak memory of a forward pass without gradients."""
+        return peak_memory(self.config, replace(self.step, kind="infer"))
+
+    @property
+    def kept(self) -> int:
+        """Bytes of activations that a training step keeps for its backward pass."""
+        return activation_bytes(self.config, self.step)
+
+    @property
+    def seen(self) -> float | None:
+        """Images that the run sees."""
+        return None if self.images is None or self.epochs is None else self.images * self.epochs
+
+    def document(self) -> dict[str, object]:
+        """Give the plan as plain values, for JSON."""
+        run = None
+        if self.seen is not None:
+            run = {
+                "images": self.images,
+                "epochs": self.epochs,
+                "images_seen": self.seen,
+                "steps": -(-self.seen // self.step.batch),
+                "training_flops": training_flops(self.config) * self.seen,
+                "exaflops": exaflops(self.config, images=self.seen),
+            }
+        return {
+            "model": self.name,
+            "config": encode(self.config),
+            "tokens": self.tokens,
+            "parameters": asdict(self.parameters) | {"total": self.parameters.total},
+            "forward_macs": asdict(self.macs) | {"total": self.macs.total},
+            "forward_macs_without_padding": forward_macs(self.config, padding=False).total,
+            "training_flops_per_image": training_flops(self.config),
+            "step": {name: value for name, value in asdict(self.step).items() if name != "kind"},
+            "memory": {
+                "activations_kept": self.kept,
+                "training": asdict(self.training) | {"total": self.training.total},
+                "inference": asdict(self.inference) | {"total": self.inference.total},
+            },
+            "run": run,
+        }
+
+    def lines(self) -> dict[tuple[str, str], str]:
+        """Give the plan as words for people, by section and label; what a model does not have is empty."""
+        config, train = self.config, self.training
+        rows = {
+            ("image", ""): f"{config.image_size[0]} x {config.image_size[1]}",
+            ("tokens", ""): f"{self.tokens:,}" if self.tokens else "",
+            ("parameters", ""): f"{self.parameters.total:,}",
+            **{("parameters", part): f"{count:,}" if count else "" for part, count in asdict(self.parameters).items()},
+            ("forward GMACs", ""): f"{self.macs.total / 1e9:,.2f}",
+            **{("forward GMACs", part): _giga(count) for part, count in asdict(self.macs).items()},
+            ("forward GMACs", "token against token"): f"{self.pair_share:.1%}" if self.pair_share else "",
+            ("training GFLOPs", ""): f"{training_flops(config) / 1e9:,.1f}",
+            ("training step", ""): gibibytes(train.total),
+            ("training step", "weights and moments"): gibibytes(train.weights + train.moments),
+            ("training step", "gradients"): gibibytes(train.gradients),
+            ("training step", "activations"): gibibytes(train.activations),
+            ("training step", "images"): gibibytes(train.batch),
+            ("inference", ""): gibibytes(self.inference.total),
+        }
+        if self.seen is not None:
+            rows |= {
+                ("run", ""): f"{self.seen:,.0f} images",
+                ("run", "steps"): f"{-(-self.seen // self.step.batch):,.0f}",
+                ("run", "exaFLOPs"): f"{training_flops(config) * self.seen / EXA:,.4g}",
+                ("run", "by Table 6"): f"{exaflops(config, images=self.seen):,.4g}",
+            }
+        return rows
+
+
+def make_plan(
+    name: str, config: ModelConfig, step: Step, *, images: int | None = None, epochs: float | None = None
+) -> Plan:
+    """Plan a model, a step and, where images and epochs are given, a run."""
+    return Plan(name=name, config=config, step=step, images=images, epochs=epochs)
+
+
+def gibibytes(size: int) -> str:
+    """Write a number of bytes for people."""
+    return f"{size / 2**30:,.2f} GiB" if size >= 2**30 / 10 else f"{size / 2**20:,.1f} MiB"
+
+
+def _giga(count: int) -> str:
+    return f"{count / 1e9:,.2f}" if count >= 5e6 else ""

@@ -1,0 +1,32 @@
+import json
+
+from vitrail.config import decode, parse
+from vitrail.ops.memory import Step
+from vitrail.studies import make_plan
+
+STEP = Step(kind="train", batch=256, precision="bfloat16")
+
+
+def test_a_plan_speaks_json_that_says_it_all() -> None:
+    plan = make_plan("ViT-B/16", parse("ViT-B/16"), STEP, images=303_000_000, epochs=7)
+    document = json.loads(json.dumps(plan.document()))
+    assert decode(document["config"]) == parse("ViT-B/16")
+    assert document["parameters"]["total"] == 86_567_656
+    assert document["tokens"] == 197
+    assert abs(document["run"]["exaflops"] - 223.5) < 0.1
+    assert document["run"]["steps"] == -(-2_121_000_000 // 256)
+    memory = document["memory"]["training"]
+    assert memory["total"] == sum(size for part, size in memory.items() if part != "total")
+    assert document["step"] == {"batch": 256, "precision": "bfloat16", "optimiser": "adam", "device": "cuda"}
+
+
+def test_a_plan_without_a_run_has_none() -> None:
+    assert make_plan("ViT-B/16", parse("ViT-B/16"), STEP).document()["run"] is None
+
+
+def test_attention_to_every_pixel_is_nearly_all_of_the_work() -> None:
+    patches, pixels = (make_plan(name, parse(name), STEP) for name in ("ViT-B/16", "ViT-B/1"))
+    assert patches.pair_share < 0.05
+    assert pixels.pair_share > 0.9
+    assert pixels.macs.total > 2000 * patches.macs.total
+    assert make_plan("BiT-R50x1", parse("BiT-R50x1"), STEP).pair_share == 0
