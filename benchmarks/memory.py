@@ -45,6 +45,18 @@ CASES = {
         "BiT-R152x2 infer batch=256 precision=bfloat16",
         "Axial-ViT-B/16 train batch=128 precision=bfloat16",
         "ViT-B/16 train batch=64 precision=bfloat16 positions=relative",
+        "ViT-Ti/16 train batch=1024 precision=bfloat16",
+        "ViT-B/32 train batch=512 optimiser=sgd",
+        "ViT-L/16 train batch=8 precision=bfloat16",
+        "ViT-S/8 train batch=64 precision=bfloat16",
+        "ViT-B/16 train batch=64 precision=bfloat16 norm=post activation=relu positions=sinusoidal",
+        "R26+ViT-S/32 train batch=256",
+        "R50+ViT-L/16 train batch=64 precision=bfloat16 checkpointing=true",
+        "BiT-R50x1 infer batch=512",
+        "BiT-R101x1 infer batch=512 precision=bfloat16",
+        "R50+ViT-B/16 infer batch=256 precision=bfloat16",
+        "ViT-H/14 infer batch=128 precision=bfloat16",
+        "ViT-B/16 infer batch=256 positions=relative",
     ],
 }
 

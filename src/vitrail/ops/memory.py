@@ -47,6 +47,12 @@ class Step:
         """Bytes of the copy that autocast makes for a convolution after a norm; none where precisions agree."""
         return 0 if self.norm == self.item else self.item
 
+    def scratch(self, inward: int, outward: int) -> int:
+        """Bytes that a convolution holds beside what it reads and writes: other layouts of them, as was measured."""
+        if self.device == "cpu":
+            return outward * self.item
+        return 0 if self.item == FULL else (inward + outward) * self.item
+
     @property
     def mask(self) -> int:
         """Bytes of a dropped number's mask: a truth on a GPU, a factor on the CPU."""
@@ -244,7 +250,7 @@ def _bit(config: BiTConfig, step: Step) -> Iterator[Stretch]:
             + max(
                 narrow * (item + 2 * norm),
                 reduced * (item + 2 * norm),
-                reduced * (item + norm + copy) + outward * 2 * item,  # a convolution holds its output twice
+                reduced * (item + norm + copy) + outward * item + step.scratch(reduced, outward),
                 outward * item * (3 if len(convs) > 3 else 2),
             ),
             backward=outward * item + max(inward, narrow, outward) * 2 * norm,
@@ -300,7 +306,7 @@ def _hybrid(config: ViTConfig, stem: HybridStem, step: Step) -> Iterator[Stretch
             name=f"unit {first.unit}",
             weights=sum(conv.parameters + 2 * conv.outward for conv in convs),
             kept=kept,
-            forward=(inward + 2 * outward + reduced) * norm + projected,
+            forward=(inward + 2 * outward + reduced) * norm + outward * copy + projected,
             backward=outward * 3 * norm,
             entry=inward * norm,
             **_filters(convs, step),
