@@ -1,6 +1,6 @@
 """BiT ResNets: v2 units, GroupNorm, standardised convolutions, the paper's baseline (Section 4.1)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import overload
 
 from jaxtyping import Float
@@ -93,4 +93,4 @@ class BiT(Model):
                 features = run(unit, features, checkpointing=self.config.checkpointing)
             if index in wanted:
                 maps[index] = F.relu(self.norm(features)) if index == len(self.stages) - 1 else features
-        return maps[wanted[0]] if isinstance(layers, int) else [maps[index] for index in wanted]
+        return [maps[index] for index in wanted] if isinstance(layers, Iterable) else maps[wanted[0]]

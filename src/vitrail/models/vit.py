@@ -1,6 +1,6 @@
 """The Vision Transformer, and the hybrids, which differ in the stem alone (Section 3.1)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import assert_never, overload
 
 import torch
@@ -45,18 +45,18 @@ class ViT(Model):
     def represent(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B R"]:
         """What the linear classifier reads: eq. 4, and the tanh layer where there is one."""
         tokens = self.embed(images)  # eq. 1
-        tokens = self.encode(tokens, self.config.stem.grid(*images.shape[2:]))  # eqs. 2-3
+        tokens = self.encode(tokens, self.grid_of(images))  # eqs. 2-3
         pooled = self.pool(tokens)  # eq. 4
         return pooled if self.hidden is None else torch.tanh(self.hidden(pooled))
 
     def tokens(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B T D"]:
         """Every token after the last block and the final norm; the class token first where there is one."""
-        return self.encode(self.embed(images), self.config.stem.grid(*images.shape[2:]))
+        return self.encode(self.embed(images), self.grid_of(images))
 
     def embed(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B T D"]:
         """Patches to tokens, class token, positions (eq. 1)."""
         check_images(images, self.config.channels, self.head.weight)
-        grid = self.config.stem.grid(*images.shape[2:])
+        grid = self.grid_of(images)
         tokens = self.embedding(images)
         if self.class_token is not None:
             tokens = torch.cat([self.class_token.expand(tokens.shape[0], 1, -1), tokens], dim=1)  # B T D
@@ -74,6 +74,10 @@ class ViT(Model):
             tokens = self.positions.add(tokens, layer, grid)
         keys = self.positions.keys(layer, grid)
         return run(self.blocks[layer], tokens, grid, keys, checkpointing=self.config.checkpointing)
+
+    def grid_of(self, images: Float[Tensor, "B C H W"]) -> Grid:
+        """Rows and columns of the patches of these images, which may be of another size than the model's own."""
+        return self.config.stem.grid(*images.shape[2:])
 
     def pool(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B D"]:
         """The class token (eq. 4), or the mean or maximum of all tokens where there is none."""
@@ -94,15 +98,14 @@ class ViT(Model):
     def feature_map(self, images: Float[Tensor, "B C H W"], layers: int | Sequence[int] = -1) -> Tensor | list[Tensor]:
         """Patch tokens as maps, B D rows cols, after one block or several, each through the final norm."""
         wanted = pick_layers(layers, len(self.blocks))
-        tokens = self.embed(images)
-        grid = self.config.stem.grid(*images.shape[2:])
+        tokens, grid = self.embed(images), self.grid_of(images)
         maps: dict[int, Tensor] = {}
         for layer in range(max(wanted) + 1):
             tokens = self.step(tokens, layer, grid)
             if layer in wanted:
                 patches = self.norm(tokens)[:, self.config.class_tokens :]  # B N D
                 maps[layer] = patches.transpose(1, 2).unflatten(2, grid)  # B D rows cols
-        return maps[wanted[0]] if isinstance(layers, int) else [maps[layer] for layer in wanted]
+        return [maps[layer] for layer in wanted] if isinstance(layers, Iterable) else maps[wanted[0]]
 
     @torch.no_grad()
     def attention_maps(
@@ -115,8 +118,7 @@ class ViT(Model):
         if not isinstance(queries, slice) or (queries.step or 1) < 0:
             raise ShapeError(f"queries must be a slice of the tokens, such as slice(0, 1); got {queries!r}.")
         wanted = pick_layers(range(len(self.blocks)) if layers is None else layers, len(self.blocks))
-        tokens = self.embed(images)
-        grid = self.config.stem.grid(*images.shape[2:])
+        tokens, grid = self.embed(images), self.grid_of(images)
         maps: dict[int, Tensor] = {}
         for layer, block in enumerate(self.blocks):
             tokens = self.positions.add(tokens, layer, grid) if layer > 0 else tokens

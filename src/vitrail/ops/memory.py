@@ -208,6 +208,14 @@ def _map(step: Step, channels: int, size: tuple[int, int]) -> int:
     return step.batch * channels * size[0] * size[1]
 
 
+def _unit_maps(convs: list[Convolution], step: Step) -> tuple[int, int, int, int]:
+    """Numbers in what a unit reads, and in what its three convolutions write."""
+    first = convs[-3]
+    read = _map(step, first.inward, (first.height, first.width))
+    narrow, reduced, outward = (_map(step, conv.outward, conv.out) for conv in convs[-3:])
+    return read, narrow, reduced, outward
+
+
 def _filters(convs: list[Convolution], step: Step) -> dict[str, int]:
     """Weights of convolutions, and what standardising them keeps: the centred filter, and the one convolved with."""
     weights = sum(conv.parameters for conv in convs)
@@ -233,13 +241,8 @@ def _bit(config: BiTConfig, step: Step) -> Iterator[Stretch]:
     )
     for _, unit in groupby(others, key=lambda conv: conv.unit):
         convs = list(unit)
-        first, second, third = (
-            next(conv for conv in convs if conv.part == part) for part in ("first", "second", "third")
-        )
-        inward = _map(step, first.inward, (first.height, first.width))
-        narrow = _map(step, first.outward, first.out)
-        reduced = _map(step, second.outward, second.out)
-        outward = _map(step, third.outward, third.out)
+        first, second, third = convs[-3:]  # a shortcut that projects comes before them
+        inward, narrow, reduced, outward = _unit_maps(convs, step)
         readers = len(convs) - 2  # of the first activation: the first convolution, and the shortcut
         kept = (inward + narrow + reduced) * 2 * norm + (inward * readers + narrow + reduced) * copy
         yield Stretch(
@@ -289,13 +292,8 @@ def _hybrid(config: ViTConfig, stem: HybridStem, step: Step) -> Iterator[Stretch
     )
     units = [list(unit) for _, unit in groupby(others, key=lambda conv: conv.unit)]
     for index, convs in enumerate(units):
-        first, second, third = (
-            next(conv for conv in convs if conv.part == part) for part in ("first", "second", "third")
-        )
-        inward = _map(step, first.inward, (first.height, first.width))
-        narrow = _map(step, first.outward, first.out)
-        reduced = _map(step, second.outward, second.out)
-        outward = _map(step, third.outward, third.out)
+        first, second, _ = convs[-3:]  # a shortcut that projects comes before them
+        inward, narrow, reduced, outward = _unit_maps(convs, step)
         projected = outward * norm if len(convs) > 3 else 0
         uneven = second.stride == 2 and not (second.height % 2 and second.width % 2)
         padded = _map(step, first.outward, (second.height + 1, second.width + 1))
