@@ -50,7 +50,12 @@ def test_pixels_as_patches_get_a_warning(capsys: pytest.CaptureFixture[str]) -> 
         (["ViT-B/16", "--precision", "float8"], "--precision must be one of 'float32', 'bfloat16'"),
         (["ViT-B/16", "--batch", "0"], "--batch must be a whole number, at least 1; got 0"),
         (["ViT-B/16", "--set", "widht=3"], "Did you mean 'width'?"),
-        (["ViT-B/16", "--images", "-5", "--epochs", "1"], "--images must be positive"),
+        (["ViT-B/16", "--images", "-5", "--epochs", "1"], "--images must be a whole number, at least 1; got -5"),
+        (["ViT-B/16", "--images", "0.5", "--epochs", "1"], "--images must be a whole number, at least 1; got 0.5"),
+        (["ViT-B/16", "--images", "1e308", "--epochs", "1"], "--images must be a whole number, at least 1 and at most"),
+        (["ViT-B/16", "--images", "1e6", "--epochs", "1e308"], "--epochs must be at most"),
+        (["ViT-B/16", "--image-size", "\u00b2"], "--image-size must be a side or HEIGHTxWIDTH"),
+        (["ViT-B/16", "--image-size", "64", "--set", "image_size=32"], "given twice"),
     ],
 )
 def test_a_wrong_plan_is_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,6 +49,7 @@ def test_settings_are_read_by_the_type_of_their_field() -> None:
     assert set_on("R50+ViT-B/16", "units=2,3", "stem.width=32") == parse(
         "R50+ViT-B/16", {"stem": HybridStem(units=(2, 3), width=32)}
     )
+    assert set_on("BiT-R50x1", "units=3") == parse("BiT-R50x1", {"units": (3,)})
     assert set_on("BiT-R50x1", "width=128") == parse("BiT-R50x2")
 
 
@@ -72,7 +73,7 @@ def test_a_part_is_set_by_its_word_and_its_fields_in_any_order() -> None:
         ("image_size=big", "image_size must be numbers such as 224x160; got 'big'"),
         ("pooling=cls", "pooling must be one of 'token', 'mean', 'max'; got 'cls'"),
         ("positions=absolute", "positions must be one of none, learned"),
-        ("stem=hybrid", "stem=hybrid has no defaults; give a HybridStem"),
+        ("stem=hybrid", "stem=hybrid needs fields of its own. Begin with a model that has it"),
         ("stem.ptch=8", r"no field 'stem.ptch'\. Did you mean 'stem.patch'\?"),
         ("widht=8", r"no field 'widht'\. Did you mean 'width'\?"),
         ("heads=7", "heads must divide the width 768; got 7 heads"),
@@ -105,6 +106,15 @@ def test_json_is_read_strictly() -> None:
         decode({name: value for name, value in document.items() if name not in ("depth", "width")})
     with pytest.raises(ConfigError, match="must be an object"):
         decode([document])
+
+
+def test_what_is_given_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match="depth is set twice"):
+        set_on("ViT-B/16", "depth=3", "depth=4")
+    with pytest.raises(ConfigError, match="stem.patch is given twice"):
+        set_on("ViT-B/16", "patch=8", "stem.patch=4")
+    with pytest.raises(ConfigError, match="units must be numbers such as 3,4,6,3; got 'many'"):
+        set_on("BiT-R50x1", "units=many")
 
 
 def test_every_part_has_a_word() -> None:

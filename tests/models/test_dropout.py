@@ -77,6 +77,8 @@ def test_attention_dropout_acts_on_the_weights(layer: int) -> None:
 def test_stochastic_depth_grows_with_the_layer_and_keeps_the_expectation() -> None:
     rates = [block.stochastic_depth.rate for block in vit(stochastic_depth=0.3, depth=4).blocks]
     assert rates == pytest.approx([0, 0.1, 0.2, 0.3])
+    axial = vit(stochastic_depth=0.3, depth=2, attention="axial", pooling="mean")
+    assert [block.stochastic_depth.rate for block in axial.blocks] == pytest.approx([0, 0.1, 0.2, 0.3])
     torch.manual_seed(0)
     branch = torch.ones(20_000, 3, 5)
     dropped = StochasticDepth(0.25)(branch)
@@ -84,3 +86,13 @@ def test_stochastic_depth_grows_with_the_layer_and_keeps_the_expectation() -> No
     assert torch.equal(dropped, by_image[:, None, None].expand_as(branch))
     assert set(by_image.unique().tolist()) == {0.0, torch.tensor(1 / 0.75).item()}
     assert abs(by_image.mean().item() - 1) < 0.02
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_stochastic_depth_and_dropout_act_on_both_branches(norm: str) -> None:
+    block = vit(norm=norm, stochastic_depth=0.5).blocks[1]
+    calls = []
+    block.stochastic_depth.register_forward_hook(lambda *_: calls.append("depth"))
+    block.dropout.register_forward_hook(lambda *_: calls.append("dropout"))
+    block(torch.randn(2, 16, 24))
+    assert calls == ["dropout", "depth", "dropout", "depth"]

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from families import FAMILIES, family, images_for
@@ -125,8 +126,10 @@ def test_layers_that_are_not_there_are_refused(untyped: None, name: str) -> None
             model.feature_map(images, layers=layers)  # pyright: ignore[reportArgumentType, reportCallIssue]
     if isinstance(model, ViT):
         assert torch.equal(model.attention_maps(images, layers=0)[0], model.attention_maps(images)[0])
-        with pytest.raises(ShapeError, match=r"a slice of the tokens, such as slice\(0, 1\); got 0"):
-            model.attention_maps(images, queries=0)  # pyright: ignore[reportArgumentType]
+        for bad in (0, None, slice(0, 3, 0), slice(3, 0, -1), slice("a", 3), slice(0, 1.5)):
+            with pytest.raises(ShapeError, match=r"a slice of the tokens, such as slice\(0, 1\); got"):
+                model.attention_maps(images, queries=bad)  # pyright: ignore[reportArgumentType]
+        assert model.feature_map(images, layers=np.int64(0)).shape == (2, 24, 3, 5)  # pyright: ignore
 
 
 def test_a_resnet_says_that_it_has_no_tokens_and_no_attention() -> None:

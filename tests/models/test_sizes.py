@@ -78,6 +78,7 @@ def test_images_of_another_kind_precision_or_place_are_refused(untyped: None, na
         (None, "must be a tensor.*got NoneType"),
         (images.double(), r"the model's precision torch.float32; got torch.float64\. Convert them"),
         (images.bfloat16(), "got torch.bfloat16.*or run under torch.autocast"),
+        (images.to_sparse(), r"must be dense; got torch.sparse_coo\. Make them so: images.to_dense"),
         (images.to("meta"), "on the model's device cpu; got meta"),
         (images[:, :, :0], "must have pixels; got 2x3x0x"),
     ):

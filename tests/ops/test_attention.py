@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from vitrail.ops import attention, attention_weights
+from vitrail.ops import attend, attention, attention_weights
 
 
 @pytest.mark.parametrize("chunk", [1, 2 * 3 * 7 * 2, 1 << 24])
@@ -36,3 +36,36 @@ def test_gradients_flow_through_the_weights() -> None:
     query = torch.randn(1, 2, 3, 4, dtype=torch.float64, requires_grad=True)
     key = torch.randn(1, 2, 5, 4, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(attention_weights, (query, key))
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_chunks_give_the_same_gradients_and_keep_no_matrix(relative: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    query, key, value = torch.randn(3, 2, 2, 97, 8, dtype=torch.float64).unbind(0)
+    offsets = torch.randn(2 * 97 - 1, 2, 8, dtype=torch.float64) if relative else None
+    leaves = [tensor for tensor in (query, key, value, offsets) if tensor is not None]
+    results = []
+    for chunk in (1 << 24, 1 << 11):
+        monkeypatch.setattr(attention, "CHUNK", chunk)
+        for leaf in leaves:
+            leaf.requires_grad_().grad = None
+        torch.manual_seed(3)
+        kept: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: kept.append(tensor.numel()) or tensor, lambda x: x
+        ):
+            mixed = attend(query, key, value, dropout=0.0 if relative else 1e-12, relative=offsets)
+        mixed.square().sum().backward()
+        results.append([mixed.detach(), *[leaf.grad for leaf in leaves]])
+        if chunk == 1 << 11:
+            assert max(kept) < 2 * 2 * 97 * 97
+    for whole, chunked in zip(*results, strict=True):
+        torch.testing.assert_close(whole, chunked)
+
+
+def test_dropout_on_the_cpu_drops_weights_and_keeps_the_expectation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "CHUNK", 1 << 11)
+    query, key = torch.randn(2, 4, 2, 64, 8).unbind(0)
+    value = torch.ones(4, 2, 64, 8)
+    mixed = attend(query, key, value, dropout=0.5, relative=None)
+    assert abs(mixed.mean().item() - 1) < 0.05
+    assert mixed.std() > 0.05

@@ -171,6 +171,10 @@ def test_training_is_three_forward_passes_and_checkpointing_a_fourth() -> None:
     assert training_flops(config) == 6 * macs.total
     again = training_flops(override(config, {"checkpointing": True})) - training_flops(config)
     assert again == 2 * (macs.attention + macs.mlp)
+    resnet = parse("BiT-R50x1")
+    root = next(iter(convolutions(resnet))).macs
+    again = training_flops(override(resnet, {"checkpointing": True})) - training_flops(resnet)
+    assert again == 2 * (forward_macs(resnet).convolutions - root)
 
 
 def test_a_plain_vit_has_no_convolutions() -> None:

@@ -98,7 +98,7 @@ def test_memory_grows_with_the_batch_and_falls_with_checkpointing_and_precision(
     config = override(FAMILIES[name], {"image_size": (96, 160)})
     base = Step(kind="train", batch=64)
     total = peak_memory(config, base).total
-    assert peak_memory(config, Step(kind="train", batch=128)).total > 1.5 * total
+    assert peak_memory(config, Step(kind="train", batch=128)).total > 1.4 * total
     if name != "hybrid-root":  # whose stem has no units to run again, and holds the most
         assert peak_memory(override(config, {"checkpointing": True}), base).total < total
     # Autocast widens what a GroupNorm reads and writes on a GPU, so convolutions gain nothing there.

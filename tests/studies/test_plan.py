@@ -29,4 +29,7 @@ def test_attention_to_every_pixel_is_nearly_all_of_the_work() -> None:
     assert patches.pair_share < 0.05
     assert pixels.pair_share > 0.9
     assert pixels.macs.total > 2000 * patches.macs.total
+    axial = make_plan("Axial-ViT-B/16", parse("Axial-ViT-B/16"), STEP)
+    pairs = 12 * 2 * (14 + 14) * 196 * 768
+    assert abs(axial.pair_share - pairs / axial.macs.backbone) < 1e-12
     assert make_plan("BiT-R50x1", parse("BiT-R50x1"), STEP).pair_share == 0

@@ -13,7 +13,7 @@ Arrays = dict[str, np.ndarray]
 
 def read_npz(path: str | os.PathLike[str]) -> Arrays:
     """Read every array of an `.npz` file; anything else is refused by name."""
-    if not isinstance(path, str | os.PathLike):
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         raise CheckpointError(f"expected the path of an .npz file; got {path!r}.")
     path = Path(path)
     if not path.exists():

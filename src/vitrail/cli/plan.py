@@ -1,6 +1,7 @@
 """`vitrail plan`: parameters, operations and memory of a model, and the cost of a run, without running anything."""
 
 import json
+from math import isfinite
 from typing import Annotated, get_args
 
 import typer
@@ -8,7 +9,7 @@ from rich.console import Console
 
 from vitrail.cli.render import plain_table
 from vitrail.config import as_size, parse, read_settings, row, whole
-from vitrail.config.check import one_of, positive
+from vitrail.config.check import LARGEST, one_of, positive
 from vitrail.errors import ConfigError
 
 Models = Annotated[list[str], typer.Argument(metavar="MODEL...", help="Names such as ViT-B/16 or BiT-R50x1.")]
@@ -60,12 +61,16 @@ def plan(
         optimiser=optimiser,  # pyright: ignore[reportArgumentType]
         device=device,  # pyright: ignore[reportArgumentType]
     )
-    count = None if images is None else int(positive("--images", images))
+    count = None if images is None else whole("--images", _rounded(images), most=10**15)
     passes = None if epochs is None else positive("--epochs", epochs)
+    if passes is not None and passes > LARGEST:
+        raise ConfigError(f"--epochs must be at most {LARGEST}; got {epochs}.")
     plans: list[Plan] = []
     for name in models:
         changes = read_settings(*row(name), settings or [])
         if image_size is not None:
+            if "image_size" in changes:
+                raise ConfigError("the image size is given twice: --image-size and --set image_size. Give it once.")
             changes["image_size"] = read_size(image_size)
         plans.append(make_plan(name, parse(name, changes), step, images=count, epochs=passes))
     if as_json:
@@ -90,9 +95,14 @@ def plan(
             )
 
 
+def _rounded(value: float) -> float:
+    """Read 1.28e6 as the whole number that it is; a fraction stays one, and is refused."""
+    return int(value) if isfinite(value) and value == int(value) else value
+
+
 def read_size(text: str) -> tuple[int, int]:
     """Read `224` or `224x160`."""
     sides = text.lower().split("x")
-    if len(sides) > 2 or not all(side.strip().isdigit() for side in sides):
+    if len(sides) > 2 or not all(side.strip().isdecimal() for side in sides):
         raise ConfigError(f"--image-size must be a side or HEIGHTxWIDTH, such as 224 or 224x160; got {text!r}.")
     return as_size(tuple(int(side) for side in sides) if len(sides) == 2 else int(sides[0]))

@@ -52,7 +52,9 @@ def make(kind: type[ModelConfig], values: Mapping[str, object], changes: Mapping
     for name, value in changes.items():
         if name not in hints(kind):
             part, leaf = _reach(kind, merged, name)
-            inner.setdefault(part, {})[leaf] = value
+            if leaf in inner.setdefault(part, {}):
+                raise ConfigError(f"{part}.{leaf} is given twice. Give it once.")
+            inner[part][leaf] = value
     for part, leaves in inner.items():
         merged[part] = replace(merged[part], **leaves)
     return kind(**merged)
@@ -65,6 +67,8 @@ def read_settings(kind: type[ModelConfig], values: Mapping[str, object], setting
         name, equals, text = setting.partition("=")
         if not equals or not name.strip():
             raise ConfigError(f"a setting is FIELD=VALUE, such as depth=6; got {setting!r}.")
+        if name.strip() in pairs:
+            raise ConfigError(f"{name.strip()} is set twice. Set it once.")
         pairs[name.strip()] = text.strip()
     changes: dict[str, object] = {
         name: _read(name, text, hints(kind)[name]) for name, text in pairs.items() if name in hints(kind)
@@ -110,11 +114,15 @@ def _part(name: str, value: object, hint: object) -> object:
     if not parts or not isinstance(value, str):
         return value
     if value not in parts:
-        raise ConfigError(f"{name} must be one of {', '.join(parts)}; got {value!r}.{suggest(value, parts)}")
+        near = suggest(value, parts) if get_close_matches(value, parts) else ""
+        raise ConfigError(f"{name} must be one of {', '.join(parts)}; got {value!r}.{near}")
     try:
         return parts[value]()
     except TypeError as error:
-        raise ConfigError(f"{name}={value} has no defaults; give a {parts[value].__name__}.") from error
+        raise ConfigError(
+            f"{name}={value} needs fields of its own. Begin with a model that has it, "
+            f"or give a {parts[value].__name__}."
+        ) from error
 
 
 def _reach(kind: type, values: Mapping[str, object], name: str) -> tuple[str, str]:
@@ -152,5 +160,6 @@ def _read(name: str, text: str, hint: Any) -> object:  # noqa: ANN401
             return values * 2 if len(values) == 1 and Ellipsis not in get_args(kind) else values
         return kind(text)
     except (ValueError, KeyError) as error:
-        words = {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, "numbers such as 224x160")
+        several = "numbers such as 3,4,6,3" if Ellipsis in get_args(kind) else "numbers such as 224x160"
+        words = {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, several)
         raise ConfigError(f"{name} must be {words}; got {text!r}.") from error

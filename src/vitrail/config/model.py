@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from vitrail.config.check import as_size, number, one_of, positive, rate, truth, whole, wholes
+from vitrail.config.check import DEEPEST, as_size, number, one_of, positive, rate, truth, whole, wholes
 from vitrail.config.positions import (
     Learned2DPositions,
     LearnedPositions,
@@ -125,7 +125,8 @@ class ViTConfig:
     checkpointing: bool = False  # recompute each block in the backward pass instead of storing it
 
     def __post_init__(self) -> None:
-        for name in ("depth", "width", "mlp_width", "heads", "classes", "channels"):
+        _settle(self, depth=whole("depth", self.depth, most=DEEPEST))
+        for name in ("width", "mlp_width", "heads", "classes", "channels"):
             _settle(self, **{name: whole(name, getattr(self, name))})
         if self.representation_width is not None:
             _settle(self, representation_width=whole("representation_width", self.representation_width))
@@ -154,7 +155,10 @@ class ViTConfig:
 
     def _check_positions(self) -> None:
         if not isinstance(self.positions, Positions):
-            raise ConfigError(f"positions must be one of vitrail.config's kinds; got {self.positions!r}.")
+            raise ConfigError(
+                "positions must be none, learned, learned-2d, relative, sinusoidal or sinusoidal-2d, or such an object "
+                f"of vitrail.config; got {self.positions!r}."
+            )
         if not isinstance(self.positions, NoPositions):
             one_of("positions.at", self.positions.at, get_args(Place))
         parts = {Learned2DPositions: 2, SinusoidalPositions: 2, Sinusoidal2DPositions: 4}.get(type(self.positions), 1)

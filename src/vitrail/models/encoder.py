@@ -54,7 +54,7 @@ class SelfAttention(nn.Module):
         """What `forward` weighs the values with (eq. 6), for all or some of the queries, computed in chunks."""
         query, key, _ = self.project(tokens, grid)
         if self.reach != "all":
-            return weights_of_lines(attention_weights(query, key), grid, self.reach)[:, :, queries]
+            return weights_of_lines(attention_weights(query, key), grid, self.reach, queries)
         return attention_weights(query, key, queries=queries, relative=self._by_head(relative))
 
     def _by_head(self, relative: Float[Tensor, "M D"] | None) -> Float[Tensor, "M h d"] | None:

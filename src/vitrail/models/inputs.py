@@ -16,6 +16,8 @@ def check_images(images: Tensor, channels: int, like: Tensor) -> None:
             f"images must be a tensor, B C H W; got {type(images).__name__}. "
             "Make one: torch.as_tensor(array).permute(0, 3, 1, 2) for an array B H W C."
         )
+    if images.layout != torch.strided:
+        raise ShapeError(f"images must be dense; got {images.layout}. Make them so: images.to_dense().")
     if images.ndim != 4:
         hint = " Add the batch axis: images[None]." if images.ndim == 3 else ""
         raise ShapeError(f"images must be a batch, B C H W; got {images.ndim} axes, {_sides(images)}.{hint}")
@@ -39,6 +41,16 @@ def check_images(images: Tensor, channels: int, like: Tensor) -> None:
             f"images must have the model's precision {like.dtype}; got {images.dtype}. "
             f"Convert them: images.to({like.dtype}), or run under torch.autocast."
         )
+
+
+def check_slice(queries: slice) -> None:
+    """Refuse anything but a slice that goes forward."""
+    try:
+        step = queries.indices(1)[2]
+    except (AttributeError, TypeError, ValueError):
+        step = 0
+    if step < 1:
+        raise ShapeError(f"queries must be a slice of the tokens, such as slice(0, 1); got {queries!r}.")
 
 
 def pick_layers(layers: int | Sequence[int], depth: int) -> list[int]:

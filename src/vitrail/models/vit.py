@@ -8,10 +8,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.config import Grid, ViTConfig
-from vitrail.errors import ShapeError
 from vitrail.models.base import Model
 from vitrail.models.encoder import Block, Blocks
-from vitrail.models.inputs import check_images, pick_layers
+from vitrail.models.inputs import check_images, check_slice, pick_layers
 from vitrail.models.positions import build_positions
 from vitrail.models.recompute import run
 from vitrail.models.tokens import build_embedding
@@ -115,8 +114,7 @@ class ViT(Model):
         queries: slice = slice(None),
     ) -> list[Float[Tensor, "B h Q T"]]:
         """Attention weights of all layers or some (eq. 6), of all queries or some; holds no more than it returns."""
-        if not isinstance(queries, slice) or (queries.step or 1) < 0:
-            raise ShapeError(f"queries must be a slice of the tokens, such as slice(0, 1); got {queries!r}.")
+        check_slice(queries)
         wanted = pick_layers(range(len(self.blocks)) if layers is None else layers, len(self.blocks))
         tokens, grid = self.embed(images), self.grid_of(images)
         maps: dict[int, Tensor] = {}

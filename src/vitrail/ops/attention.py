@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 CHUNK = 1 << 24  # weights formed at a time: 64 MiB in float32
 
@@ -19,15 +20,28 @@ def attend(
     dropout: float,
     relative: Float[Tensor, "M h d"] | None,
 ) -> Float[Tensor, "B h T d"]:
-    """Mix the values (eqs. 6 and 7) without ever forming the whole matrix of weights."""
-    if relative is None:
+    """Mix the values (eqs. 6 and 7) without ever forming the whole matrix of weights.
+
+    The fused kernels do so by themselves, but for relative keys, and for dropout on the CPU: there the queries go in
+    chunks, and where there are several, each is made again in the backward pass.
+    """
+    if relative is None and (dropout == 0 or query.device.type != "cpu"):
         return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
+    chunks = list(_chunks(query, key))
+    again = len(chunks) > 1 and torch.is_grad_enabled() and not torch.compiler.is_exporting()
     mixed = []
-    for rows in _chunks(query, key):
-        part = query[:, :, rows.start : rows.stop]
-        bias = relative_logits(part, relative, rows.start)
-        mixed.append(F.scaled_dot_product_attention(part, key, value, attn_mask=bias, dropout_p=dropout))
-    return torch.cat(mixed, dim=2)
+    for rows in chunks:
+        part = (query[:, :, rows.start : rows.stop], key, value, relative, rows.start, dropout)
+        mixed.append(checkpoint(_attend_some, *part, use_reentrant=False) if again else _attend_some(*part))
+    return mixed[0] if len(mixed) == 1 else torch.cat(mixed, dim=2)
+
+
+def _attend_some(
+    query: Tensor, key: Tensor, value: Tensor, relative: Tensor | None, first: int, dropout: float
+) -> Tensor:
+    """Mix the values for the queries from this place on."""
+    bias = None if relative is None else relative_logits(query, relative, first)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=dropout)
 
 
 def attention_weights(

@@ -174,7 +174,8 @@ def forward_macs(config: ModelConfig, *, padding: bool = True) -> Parts:
 def training_flops(config: ModelConfig) -> int:
     """Floating-point operations of one image's training step: forward, twice that back, and what is made again."""
     macs = forward_macs(config)
-    again = macs.backbone - (macs.embedding if isinstance(config, ViTConfig) else 0) if config.checkpointing else 0
+    root = sum(conv.macs for conv in convolutions(config) if conv.part == "root")
+    again = macs.backbone - macs.embedding - root if config.checkpointing else 0  # blocks and units run twice
     return 2 * (3 * macs.total + again)
 
 

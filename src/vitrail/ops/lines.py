@@ -30,21 +30,20 @@ def from_lines(lines: Float[Tensor, "B2 T2 D"], grid: tuple[int, int] | None, re
 
 
 def weights_of_lines(
-    weights: Float[Tensor, "B2 h T2 T2"], grid: tuple[int, int] | None, reach: Reach
-) -> Float[Tensor, "B h T T"]:
-    """The weights of lines as those of all tokens: zero wherever a token does not reach."""
-    if reach == "all":
-        return weights
+    weights: Float[Tensor, "B2 h T2 T2"], grid: tuple[int, int] | None, reach: Reach, queries: slice
+) -> Float[Tensor, "B h Q T"]:
+    """The weights of lines as those of some tokens to all: zero wherever a token does not reach."""
     rows, cols = _given(grid)
     count = rows if reach == "row" else cols
     lines = weights.unflatten(0, (weights.shape[0] // count, count)).transpose(1, 2)  # B h lines T2 T2
-    whole = weights.new_zeros(*lines.shape[:2], rows, cols, rows, cols)
-    index = torch.arange(count, device=weights.device)
+    places = torch.arange(rows * cols, device=weights.device)[queries]  # Q
+    row, col, each = places // cols, places % cols, torch.arange(len(places), device=weights.device)
+    whole = weights.new_zeros(*lines.shape[:2], len(places), rows, cols)
     if reach == "row":
-        whole[:, :, index, :, index, :] = lines.permute(2, 0, 1, 3, 4)
+        whole[:, :, each, row, :] = lines[:, :, row, col]
     else:
-        whole[:, :, :, index, :, index] = lines.permute(2, 0, 1, 3, 4)
-    return whole.flatten(4, 5).flatten(2, 3)
+        whole[:, :, each, :, col] = lines[:, :, col, row].permute(2, 0, 1, 3)
+    return whole.flatten(3)
 
 
 def _given(grid: tuple[int, int] | None) -> tuple[int, int]:

@@ -131,7 +131,7 @@ def _backward_peak(stretches: list[Stretch], step: Step, *, checkpointing: bool)
         gradients += FULL * stretch.weights
         most = max(most, (gradients, kept + again + stretch.backward), key=sum)
         kept -= _kept(stretch, step, checkpointing)
-    return max(most, (gradients, 0), key=sum)
+    return most
 
 
 def _stretches(config: ModelConfig, step: Step) -> Iterator[Stretch]:
@@ -163,9 +163,12 @@ def _vit(config: ViTConfig, step: Step) -> Iterator[Stretch]:
     rates = token * 2 * FULL  # a norm's mean and deviation
     logsumexp = token * config.heads * FULL
     inner = 1 if config.activation == "relu" else 2  # ReLU keeps its output alone, which the next layer keeps anyway
-    relative = 0  # bytes of one matrix of logits, which relative keys form
-    if isinstance(config.positions, RelativePositions):
-        relative = step.batch * config.heads * config.tokens**2 * item
+    # Relative keys form a matrix of logits, and so does dropout on the CPU; all of it, or chunks that are made again.
+    pairs = step.batch * config.heads * config.tokens**2
+    dropped = config.attention_dropout > 0 and step.device == "cpu"
+    formed = isinstance(config.positions, RelativePositions) or dropped
+    matrix = min(pairs, CHUNK) * item if formed else 0
+    whole = formed and pairs <= CHUNK
     kept = (
         2 * line * FULL  # what the norms read
         + 6 * line * item  # what they write; query, key and value; the mixed values
@@ -173,10 +176,10 @@ def _vit(config: ViTConfig, step: Step) -> Iterator[Stretch]:
         + 2 * rates
         + logsumexp
         + mask * (2 * line + token * wide)
-        + (relative + 3 * line * item if relative else 0)
+        + ((2 if dropped else 1) * matrix + 3 * line * item if whole else 0)
     )
     alive = line * ((4 if config.norm == "pre" else 3) * FULL + item) + 2 * token * wide * item
-    heads = line * (3 * FULL + 5 * item) + 5 * min(relative, CHUNK * item)
+    heads = line * (3 * FULL + 5 * item) + 4 * (0 if dropped else matrix)
     branch = 0 if item == FULL else item
     for layer in range(config.layers):
         yield Stretch(
@@ -187,17 +190,17 @@ def _vit(config: ViTConfig, step: Step) -> Iterator[Stretch]:
             forward=max(alive, heads),
             backward=max(
                 line * (FULL + branch) + token * wide * item,
-                line * (FULL + 4 * item) - (inner * token * wide + line) * item + 3 * relative,
+                line * (FULL + 4 * item) - (inner * token * wide + line) * item + 3 * matrix,
             ),
             entry=line * FULL,
         )
     logits = step.batch * config.classes
-    whole = config.pooling == "max" or (config.pooling == "token" and item == FULL)
+    held = config.pooling == "max" or (config.pooling == "token" and item == FULL)  # the norm's output, all of it
     yield Stretch(
         name="head",
         weights=count.head + (2 * width if config.norm == "pre" else 0),
         cast=count.head,
-        kept=line * FULL + rates + (line * FULL if whole else 0) + logits * (item + 2 * FULL),
+        kept=line * FULL + rates + (line * FULL if held else 0) + logits * (item + 2 * FULL),
         forward=2 * line * FULL + logits * item,
         backward=2 * line * FULL + logits * FULL,
     )

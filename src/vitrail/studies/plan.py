@@ -38,7 +38,7 @@ class Plan:
         if not isinstance(self.config, ViTConfig):
             return 0.0
         dense = self.config.layers * 4 * self.config.tokens * self.config.width**2
-        return (self.macs.attention - dense) / self.macs.total
+        return (self.macs.attention - dense) / self.macs.backbone
 
     @property
     def training(self) -> Memory:
@@ -68,7 +68,7 @@ class Plan:
                 "images": self.images,
                 "epochs": self.epochs,
                 "images_seen": self.seen,
-                "steps": -(-self.seen // self.step.batch),
+                "steps": int(-(-self.seen // self.step.batch)),
                 "training_flops": training_flops(self.config) * self.seen,
                 "exaflops": exaflops(self.config, images=self.seen),
             }
@@ -97,14 +97,15 @@ class Plan:
             ("tokens", ""): f"{self.tokens:,}" if self.tokens else "",
             ("parameters", ""): f"{self.parameters.total:,}",
             **{("parameters", part): f"{count:,}" if count else "" for part, count in asdict(self.parameters).items()},
-            ("forward GMACs", ""): f"{self.macs.total / 1e9:,.2f}",
-            **{("forward GMACs", part): _giga(count) for part, count in asdict(self.macs).items()},
+            ("forward GMACs", ""): f"{self.macs.backbone / 1e9:,.2f}",
+            **{("forward GMACs", part): _giga(count) for part, count in asdict(self.macs).items() if part != "head"},
             ("forward GMACs", "token against token"): f"{self.pair_share:.1%}" if self.pair_share else "",
+            ("head GMACs", ""): f"{self.macs.head / 1e9:,.3f}",
             ("training GFLOPs", ""): f"{training_flops(config) / 1e9:,.1f}",
             ("training step", ""): gibibytes(train.total),
             ("training step", "weights and moments"): gibibytes(train.weights + train.moments),
-            ("training step", "gradients"): gibibytes(train.gradients),
-            ("training step", "activations"): gibibytes(train.activations),
+            ("training step", "gradients at the peak"): gibibytes(train.gradients),
+            ("training step", "activations at the peak"): gibibytes(train.activations),
             ("training step", "images"): gibibytes(train.batch),
             ("inference", ""): gibibytes(self.inference.total),
         }
