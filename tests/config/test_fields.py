@@ -111,7 +111,7 @@ def test_json_is_read_strictly() -> None:
 def test_what_is_given_twice_is_refused() -> None:
     with pytest.raises(ConfigError, match="depth is set twice"):
         set_on("ViT-B/16", "depth=3", "depth=4")
-    with pytest.raises(ConfigError, match="stem.patch is given twice"):
+    with pytest.raises(ConfigError, match=r"stem\.patch is given twice"):
         set_on("ViT-B/16", "patch=8", "stem.patch=4")
     with pytest.raises(ConfigError, match="units must be numbers such as 3,4,6,3; got 'many'"):
         set_on("BiT-R50x1", "units=many")

@@ -1,3 +1,5 @@
+import functools
+
 import pytest
 import torch
 
@@ -38,6 +40,11 @@ def test_gradients_flow_through_the_weights() -> None:
     assert torch.autograd.gradcheck(attention_weights, (query, key))
 
 
+def _keep(sizes: list[int], tensor: torch.Tensor) -> torch.Tensor:
+    sizes.append(tensor.numel())
+    return tensor
+
+
 @pytest.mark.parametrize("relative", [False, True])
 def test_chunks_give_the_same_gradients_and_keep_no_matrix(relative: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     query, key, value = torch.randn(3, 2, 2, 97, 8, dtype=torch.float64).unbind(0)
@@ -50,9 +57,8 @@ def test_chunks_give_the_same_gradients_and_keep_no_matrix(relative: bool, monke
             leaf.requires_grad_().grad = None
         torch.manual_seed(3)
         kept: list[int] = []
-        with torch.autograd.graph.saved_tensors_hooks(
-            lambda tensor: kept.append(tensor.numel()) or tensor, lambda x: x
-        ):
+        keep = functools.partial(_keep, kept)
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             mixed = attend(query, key, value, dropout=0.0 if relative else 1e-12, relative=offsets)
         mixed.square().sum().backward()
         results.append([mixed.detach(), *[leaf.grad for leaf in leaves]])
