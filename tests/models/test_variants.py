@@ -168,12 +168,18 @@ def test_axial_attention_maps_are_zero_outside_the_row_or_the_column() -> None:
     assert torch.equal(row[0, 0] > 0, index[:, None] // 5 == index // 5)
     assert torch.equal(column[0, 0] > 0, index[:, None] % 5 == index % 5)
     torch.testing.assert_close(row.sum(-1), torch.ones(2, 3, 15, dtype=torch.float64))
-    tokens = model.blocks[0](model.embed(images), (3, 5))
-    normed = model.blocks[1].attention_norm(tokens)
-    value = model.blocks[1].attention.qkv(normed)[:, :, 48:].unflatten(2, (3, 8)).transpose(1, 2)
-    by_hand = model.blocks[1].attention.out((column @ value).transpose(1, 2).flatten(2))
-    torch.testing.assert_close(by_hand, model.blocks[1].attention(normed, (3, 5)))
-    assert torch.equal(model.attention_maps(images, layers=[0], queries=slice(2, 4))[0], row[:, :, 2:4])
+    tokens = model.embed(images)
+    for block, weights in zip(model.blocks, (row, column), strict=True):
+        normed = block.attention_norm(tokens)
+        value = block.attention.qkv(normed)[:, :, 48:].unflatten(2, (3, 8)).transpose(1, 2)
+        by_hand = block.attention.out((weights @ value).transpose(1, 2).flatten(2))
+        torch.testing.assert_close(by_hand, block.attention(normed, (3, 5)))
+        tokens = block(tokens, (3, 5))
+    for queries in (slice(2, 4), slice(0, 1), slice(1, 15, 4)):
+        parts = model.attention_maps(images, queries=queries)
+        assert torch.equal(parts[0], row[:, :, queries])
+        assert torch.equal(parts[1], column[:, :, queries])
+        assert parts[0].untyped_storage().nbytes() == parts[0].numel() * 8
 
 
 @pytest.mark.parametrize("reach", ["all", "row", "column"])
