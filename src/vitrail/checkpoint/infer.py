@@ -29,7 +29,7 @@ def infer(arrays: Arrays, *, image_size: tuple[int, int] | None, grid: Grid | No
 def _infer_vit(
     arrays: Arrays, *, image_size: tuple[int, int] | None, grid: Grid | None, classes: int | None
 ) -> ViTConfig:
-    patch, across, _, width = _shape(arrays, "embedding/kernel", 4)
+    patch, across, channels, width = _shape(arrays, "embedding/kernel", 4)
     if patch != across:
         raise CheckpointError(f"patches must be square; 'embedding/kernel' has {patch}x{across}.")
     depth = _count(arrays, _BLOCK, "block")
@@ -38,7 +38,6 @@ def _infer_vit(
         raise CheckpointError(f"heads must divide the width {width}; the file has {heads} heads of {head_width}.")
     token = "cls" in arrays
     stem: Stem = PatchStem(patch=patch)
-    channels = _shape(arrays, "embedding/kernel", 4)[2]
     if "conv_root/kernel" in arrays:
         _, _, channels, root = _shape(arrays, "conv_root/kernel", 4)
         stages = _count(arrays, "block", "stage", start=1) if "block1/unit1/conv1/kernel" in arrays else 0

@@ -1,5 +1,6 @@
 """Change fields of a configuration, from values or from text, checked, with the nearest name for one unknown."""
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass, replace
 from difflib import get_close_matches
@@ -44,11 +45,8 @@ def make(kind: type[ModelConfig], values: Mapping[str, object], changes: Mapping
     A change names a field (`width`), a field of a part (`stem.patch`, or `patch` where one part alone has it),
     or gives a part by its word (`positions="relative"`).
     """
-    merged: dict[str, Any] = defaults(kind) | dict(values)
+    merged = _merge(kind, values, changes)
     inner: dict[str, dict[str, object]] = {}
-    for name, value in changes.items():
-        if name in hints(kind):
-            merged[name] = _part(name, value, hints(kind)[name])
     for name, value in changes.items():
         if name not in hints(kind):
             part, leaf = _reach(kind, merged, name)
@@ -73,9 +71,7 @@ def read_settings(kind: type[ModelConfig], values: Mapping[str, object], setting
     changes: dict[str, object] = {
         name: _read(name, text, hints(kind)[name]) for name, text in pairs.items() if name in hints(kind)
     }
-    merged = (
-        defaults(kind) | dict(values) | {name: _part(name, value, hints(kind)[name]) for name, value in changes.items()}
-    )
+    merged = _merge(kind, values, changes)
     for name, text in pairs.items():
         if name not in hints(kind):
             part, leaf = _reach(kind, merged, name)
@@ -83,6 +79,7 @@ def read_settings(kind: type[ModelConfig], values: Mapping[str, object], setting
     return changes
 
 
+@functools.cache
 def hints(kind: type) -> dict[str, Any]:
     """Give the type of every field."""
     found = get_type_hints(kind)
@@ -106,6 +103,12 @@ def parts_of(hint: object) -> dict[str, type]:
     """List the parts that a field may hold, by their words; none where it holds a plain value."""
     options = get_args(hint) if get_origin(hint) is UnionType or isinstance(hint, UnionType) else (hint,)
     return {word: kind for word, kind in KINDS.items() if kind in options}
+
+
+def _merge(kind: type, values: Mapping[str, object], changes: Mapping[str, object]) -> dict[str, Any]:
+    """Give every field its default, its value or its change, parts by their words; changes inside parts are left."""
+    whole = {name: _part(name, value, hints(kind)[name]) for name, value in changes.items() if name in hints(kind)}
+    return defaults(kind) | dict(values) | whole
 
 
 def _part(name: str, value: object, hint: object) -> object:

@@ -68,11 +68,14 @@ class ViT(Model):
         return self.norm(tokens)
 
     def step(self, tokens: Float[Tensor, "B T D"], layer: int, grid: Grid) -> Float[Tensor, "B T D"]:
-        """One block; `embed` has added the positions of the first already."""
-        if layer > 0:
-            tokens = self.positions.add(tokens, layer, grid)
-        keys = self.positions.keys(layer, grid)
+        """One block, with its positions."""
+        tokens, keys = self.enter(tokens, layer, grid)
         return run(self.blocks[layer], tokens, grid, keys, checkpointing=self.config.checkpointing)
+
+    def enter(self, tokens: Float[Tensor, "B T D"], layer: int, grid: Grid) -> tuple[Tensor, Tensor | None]:
+        """Tokens and relative keys as a block reads them; `embed` has added the positions of the first already."""
+        placed = tokens if layer == 0 else self.positions.add(tokens, layer, grid)
+        return placed, self.positions.keys(layer, grid)
 
     def grid_of(self, images: Float[Tensor, "B C H W"]) -> Grid:
         """Rows and columns of the patches of these images, which may be of another size than the model's own."""
@@ -119,8 +122,7 @@ class ViT(Model):
         tokens, grid = self.embed(images), self.grid_of(images)
         maps: dict[int, Tensor] = {}
         for layer, block in enumerate(self.blocks):
-            tokens = self.positions.add(tokens, layer, grid) if layer > 0 else tokens
-            keys = self.positions.keys(layer, grid)
+            tokens, keys = self.enter(tokens, layer, grid)
             if layer in wanted:
                 maps[layer] = block.attention.weights(block.attention_input(tokens), queries, grid, keys)
             if len(maps) == len(set(wanted)):
