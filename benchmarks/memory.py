@@ -117,7 +117,7 @@ def runner(config: "ModelConfig", step: "Step", device: str, *, batch: int) -> "
         model.parameters(), lr=1e-4, fused=True, **({"momentum": 0.9} if step.optimiser == "sgd" else {})
     )
     images = torch.rand(batch, config.channels, *config.image_size, device=device)
-    labels = torch.randint(config.classes, (batch,), device=device)
+    labels = torch.randint(config.classes or 1, (batch,), device=device)
 
     def once() -> None:
         bfloat16 = step.precision == "bfloat16"

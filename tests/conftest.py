@@ -1,5 +1,6 @@
 """Shapes in signatures are checked under pytest: this hook must come before any import of the package."""
 
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 
@@ -10,6 +11,17 @@ import torch
 
 if find_spec("beartype"):  # in the project's own environment; a borrowed one may lack it
     jaxtyping.install_import_hook("vitrail", "typecheck.check")
+
+try:
+    import torchvision  # noqa: F401
+except (ImportError, RuntimeError):
+    # The wheel that timm brings cannot load its operators beside a CPU torch, and then timm and transformers cannot be
+    # imported either; with these two declared (and kept alive) it can.
+    OPERATORS = torch.library.Library("torchvision", "FRAGMENT")
+    for operator in ("nms", "qnms"):
+        OPERATORS.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    for module in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
+        del sys.modules[module]
 
 # The same examples every time; no deadline, since a first convolution warms up its library.
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)

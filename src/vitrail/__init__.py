@@ -14,7 +14,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from vitrail.checkpoint import convert as convert
+    from vitrail.checkpoint import describe as describe
     from vitrail.checkpoint import load as load
+    from vitrail.checkpoint import save as save
     from vitrail.config import names as names
     from vitrail.errors import CheckpointError as CheckpointError
     from vitrail.errors import ConfigError as ConfigError
@@ -26,15 +29,29 @@ __version__ = "0.1.0"
 
 # Where each public name lives. Imported on first use, so that configurations need no torch and `--help` is instant.
 _HOMES = {
+    "convert": "vitrail.checkpoint",
     "create": "vitrail.models",
+    "describe": "vitrail.checkpoint",
     "load": "vitrail.checkpoint",
     "names": "vitrail.config",
+    "save": "vitrail.checkpoint",
     "CheckpointError": "vitrail.errors",
     "ConfigError": "vitrail.errors",
     "ShapeError": "vitrail.errors",
     "VitrailError": "vitrail.errors",
 }
-__all__ = ["CheckpointError", "ConfigError", "ShapeError", "VitrailError", "create", "load", "names"]
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "ShapeError",
+    "VitrailError",
+    "convert",
+    "create",
+    "describe",
+    "load",
+    "names",
+    "save",
+]
 
 
 def __getattr__(name: str) -> object:

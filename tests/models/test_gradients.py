@@ -8,12 +8,13 @@ from reference import cases, models, shapes
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrail.checkpoint.google import rows
+from vitrail.checkpoint.layouts.google import default_dialect, rows
 from vitrail.config import BiTConfig, HybridStem, ModelConfig, override
 from vitrail.models import build
 
 
 def reference_shapes(config: ModelConfig) -> shapes.Shapes:
+    assert config.classes is not None
     if isinstance(config, BiTConfig):
         return shapes.bit(units=config.units, factor=config.width // 64, classes=config.classes)
     stem = config.stem if isinstance(config.stem, HybridStem) else None
@@ -46,9 +47,9 @@ def test_outputs_and_gradients_equal_the_slow_reference(name: str, checkpointing
     F.cross_entropy(expected, labels).backward()
 
     model = build(config, seed=0).double()
-    layout = list(rows(config))
-    state = {row.ours: row.read(*[arrays[name] for name in row.theirs]) for row in layout}
-    model.load_state_dict({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in state.items()})
+    layout = list(rows(config, default_dialect(config)))
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    model.load_state_dict({row.ours: row.codec.read(*[tensors[name] for name in row.theirs]) for row in layout})
     logits = model(images.permute(0, 3, 1, 2))
     torch.testing.assert_close(logits, expected, atol=1e-10, rtol=1e-10)
     F.cross_entropy(logits, labels).backward()
@@ -56,15 +57,13 @@ def test_outputs_and_gradients_equal_the_slow_reference(name: str, checkpointing
     for row in layout:
         ours = model.get_parameter(row.ours).grad
         assert ours is not None
-        read = row.read(*[_gradient(theirs[name]) for name in row.theirs])
-        torch.testing.assert_close(
-            ours, torch.from_numpy(np.ascontiguousarray(read)), atol=1e-9, rtol=1e-8, msg=row.ours
-        )
+        read = row.codec.read(*[_gradient(theirs[name]) for name in row.theirs])
+        torch.testing.assert_close(ours, read, atol=1e-9, rtol=1e-8, msg=row.ours)
 
 
-def _gradient(weight: Tensor) -> np.ndarray:
+def _gradient(weight: Tensor) -> Tensor:
     assert weight.grad is not None
-    return weight.grad.numpy()
+    return weight.grad
 
 
 @pytest.mark.parametrize("name", ["vit", "bit"])

@@ -29,7 +29,9 @@ def test_the_logits_are_a_linear_classifier_of_the_representation(name: str) -> 
     images = images_for(model, dtype=torch.float64)
     representation = model.represent(images)
     assert representation.shape == (2, model.config.representation)
-    torch.testing.assert_close(model(images), representation @ model.head.weight.T + model.head.bias)
+    torch.testing.assert_close(
+        model(images), representation @ model.get_parameter("head.weight").T + model.get_parameter("head.bias")
+    )
 
 
 @pytest.mark.parametrize("name", VITS)

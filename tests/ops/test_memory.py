@@ -41,6 +41,7 @@ def plain(case: str) -> bool:
 def made(case: str, kind: str) -> tuple[ModelConfig, Step, Model, Tensor, Tensor]:
     name, fields, options = CASES[case]
     config = parse(name, fields)
+    assert config.classes is not None
     step = Step(kind=kind, device="cpu", **options)  # pyright: ignore[reportArgumentType]
     images = torch.rand(step.batch, 3, *config.image_size)
     return config, step, build(config, seed=0), images, torch.randint(config.classes, (step.batch,))

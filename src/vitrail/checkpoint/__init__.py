@@ -1,5 +1,7 @@
-"""Weights from files: recognised by their contents, loaded strictly, adapted in a separate pure step."""
+"""Weights in and out: recognised by contents, read strictly, adapted purely, written whole."""
 
+from vitrail.checkpoint.describe import Description, describe
 from vitrail.checkpoint.load import load
+from vitrail.checkpoint.save import convert, save
 
-__all__ = ["load"]
+__all__ = ["Description", "convert", "describe", "load", "save"]

@@ -8,13 +8,17 @@ from typing import Annotated
 import typer
 
 from vitrail import __version__
+from vitrail.cli.convert import convert
 from vitrail.cli.demo import demo
+from vitrail.cli.describe import describe
 from vitrail.cli.plan import plan
 from vitrail.cli.render import show_error
 from vitrail.errors import VitrailError
 
 COMMANDS: dict[str, Callable[..., None]] = {
+    "convert": convert,
     "demo": demo,
+    "describe": describe,
     "plan": plan,
 }
 

@@ -8,7 +8,8 @@ import typer
 from rich.console import Console
 
 from vitrail.cli.render import plain_table
-from vitrail.config import as_size, parse, read_settings, row, whole
+from vitrail.cli.sizes import read_size
+from vitrail.config import parse, read_settings, row, whole
 from vitrail.config.check import LARGEST, one_of, positive
 from vitrail.errors import ConfigError
 
@@ -98,11 +99,3 @@ def plan(
 def _rounded(value: float) -> float:
     """Read 1.28e6 as the whole number that it is; a fraction stays one, and is refused."""
     return int(value) if isfinite(value) and value == int(value) else value
-
-
-def read_size(text: str) -> tuple[int, int]:
-    """Read `224` or `224x160`."""
-    sides = text.lower().split("x")
-    if len(sides) > 2 or not all(side.strip().isdecimal() for side in sides):
-        raise ConfigError(f"--image-size must be a side or HEIGHTxWIDTH, such as 224 or 224x160; got {text!r}.")
-    return as_size(tuple(int(side) for side in sides) if len(sides) == 2 else int(sides[0]))

@@ -1,5 +1,6 @@
 """WHAT a model is: frozen dataclasses, checked once, without torch."""
 
+from vitrail.config.card import Card, Preprocessing, Provenance, from_document, to_document
 from vitrail.config.check import as_size, pair, whole
 from vitrail.config.codec import decode, encode
 from vitrail.config.fields import override, read_settings, suggest
@@ -11,13 +12,15 @@ from vitrail.config.positions import (
     Place,
     Positions,
     RelativePositions,
+    Resampling,
     Sinusoidal2DPositions,
     SinusoidalPositions,
 )
-from vitrail.config.zoo import names, parse, row
+from vitrail.config.zoo import name_of, names, parse, row
 
 __all__ = [
     "BiTConfig",
+    "Card",
     "Grid",
     "HybridStem",
     "Learned2DPositions",
@@ -27,7 +30,10 @@ __all__ = [
     "PatchStem",
     "Place",
     "Positions",
+    "Preprocessing",
+    "Provenance",
     "RelativePositions",
+    "Resampling",
     "Sinusoidal2DPositions",
     "SinusoidalPositions",
     "Stem",
@@ -35,6 +41,8 @@ __all__ = [
     "as_size",
     "decode",
     "encode",
+    "from_document",
+    "name_of",
     "names",
     "override",
     "pair",
@@ -42,5 +50,6 @@ __all__ = [
     "read_settings",
     "row",
     "suggest",
+    "to_document",
     "whole",
 ]

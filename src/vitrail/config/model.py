@@ -11,6 +11,7 @@ from vitrail.config.positions import (
     Place,
     Positions,
     RelativePositions,
+    Resampling,
     Sinusoidal2DPositions,
     SinusoidalPositions,
 )
@@ -21,6 +22,7 @@ Pooling = Literal["token", "mean", "max"]
 Activation = Literal["gelu-tanh", "gelu", "relu"]
 Norm = Literal["pre", "post"]
 Attention = Literal["full", "axial"]
+FilterRule = Literal["deviation", "variance"]
 
 PAPER_POSITIONS = LearnedPositions(at="stem")
 NORM_GROUPS = 32  # of every GroupNorm, in hybrids and BiT alike
@@ -60,10 +62,16 @@ class HybridStem:
     units: tuple[int, ...]
     width: int = 64
     patch: int = 1
+    epsilon: float = 1e-6  # of its norms
+    filter_rule: FilterRule = "deviation"  # filters are divided by it: deviation + epsilon, or root(variance + epsilon)
+    filter_epsilon: float = 1e-5
 
     def __post_init__(self) -> None:
         units = wholes("units", self.units, "a number of units for each stage", empty=True)
         _settle(self, units=units, width=whole("width", self.width), patch=whole("patch", self.patch))
+        for name in ("epsilon", "filter_epsilon"):
+            _settle(self, **{name: positive(name, getattr(self, name))})
+        one_of("filter_rule", self.filter_rule, get_args(FilterRule))
         if self.width % NORM_GROUPS:
             raise ConfigError(
                 f"the stem's width must be a multiple of the {NORM_GROUPS} norm groups; got {self.width}."
@@ -108,13 +116,15 @@ class ViTConfig:
     width: int
     mlp_width: int
     heads: int
-    classes: int = 1000
+    classes: int | None = 1000  # None: no head, the model gives its representation
     image_size: tuple[int, int] = (224, 224)
     channels: int = 3
     positions: Positions = PAPER_POSITIONS
     attention: Attention = "full"  # axial (Appendix D.6): every block is one along rows, then one along columns
     norm: Norm = "pre"  # post: after the residual sum, as in the original Transformer, and none at the end
     activation: Activation = "gelu-tanh"
+    qkv_bias: bool = True
+    layer_scale: float | None = None  # first value of a learned factor of every residual feature; None: there is none
     pooling: Pooling = "token"
     representation_width: int | None = None  # of the pre-training head's tanh layer; None: a linear head alone
     head_bias: float = 0.0  # the classifier's first bias: -6.9 or -10 with the sigmoid loss
@@ -126,8 +136,11 @@ class ViTConfig:
 
     def __post_init__(self) -> None:
         _settle(self, depth=whole("depth", self.depth, most=DEEPEST))
-        for name in ("width", "mlp_width", "heads", "classes", "channels"):
+        for name in ("width", "mlp_width", "heads", "channels"):
             _settle(self, **{name: whole(name, getattr(self, name))})
+        _settle(self, classes=_classes(self.classes), qkv_bias=truth("qkv_bias", self.qkv_bias))
+        if self.layer_scale is not None:
+            _settle(self, layer_scale=number("layer_scale", self.layer_scale))
         if self.representation_width is not None:
             _settle(self, representation_width=whole("representation_width", self.representation_width))
         for name in ("dropout", "attention_dropout", "stochastic_depth"):
@@ -161,6 +174,8 @@ class ViTConfig:
             )
         if not isinstance(self.positions, NoPositions):
             one_of("positions.at", self.positions.at, get_args(Place))
+        if isinstance(self.positions, LearnedPositions):
+            one_of("positions.resampling", self.positions.resampling, get_args(Resampling))
         parts = {Learned2DPositions: 2, SinusoidalPositions: 2, Sinusoidal2DPositions: 4}.get(type(self.positions), 1)
         if self.width % parts:
             raise ConfigError(
@@ -212,20 +227,23 @@ class BiTConfig:
 
     units: tuple[int, ...]
     width: int  # channels of the root block: 64 times the factor of the name
-    classes: int = 1000
+    classes: int | None = 1000
     image_size: tuple[int, int] = (224, 224)
     channels: int = 3
     head_bias: float = 0.0
     epsilon: float = 1e-5
+    filter_epsilon: float = 1e-10  # filters are divided by root(variance + epsilon)
     checkpointing: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("width", "classes", "channels"):
+        for name in ("width", "channels"):
             _settle(self, **{name: whole(name, getattr(self, name))})
+        _settle(self, classes=_classes(self.classes))
         _settle(self, units=wholes("units", self.units, "a number of units for each stage"))
         _settle(self, image_size=as_size(self.image_size), epsilon=positive("epsilon", self.epsilon))
         _settle(
             self,
+            filter_epsilon=positive("filter_epsilon", self.filter_epsilon),
             head_bias=number("head_bias", self.head_bias),
             checkpointing=truth("checkpointing", self.checkpointing),
         )
@@ -239,6 +257,10 @@ class BiTConfig:
 
 
 ModelConfig = ViTConfig | BiTConfig
+
+
+def _classes(value: object) -> int | None:
+    return None if value is None else whole("classes", value)
 
 
 def _settle(config: object, **values: object) -> None:

@@ -5,6 +5,9 @@ from typing import Literal
 
 # Before the first layer; before every layer, a table each; before every layer, one table for all.
 Place = Literal["stem", "layers", "shared"]
+# How a table goes to another grid: as the authors (bilinear, corner to corner), as transformers (bicubic, half-pixel
+# centres), as timm (bicubic, antialiased), as torchvision (bicubic, corner to corner).
+Resampling = Literal["bilinear-corners", "bicubic", "bicubic-antialias", "bicubic-corners"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +20,7 @@ class LearnedPositions:
     """A learned vector for every token of the sequence (1-D): the paper's choice."""
 
     at: Place = "stem"
+    resampling: Resampling = "bilinear-corners"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,3 +83,22 @@ def _stem(resnet: str | None, patch: int) -> Stem:
         known = ", ".join(f"{name}+ViT-*/{side}" for name, side in HYBRID_STEMS)
         raise ConfigError(f"unknown hybrid {resnet}+ViT-*/{patch}. There are: {known}.")
     return HYBRID_STEMS[resnet, patch]
+
+
+def name_of(config: ModelConfig) -> str | None:
+    """Find the paper's name of a model, numerics, head and image size aside; none where it has none."""
+    if isinstance(config, BiTConfig):
+        found = next((name for name, units in RESNETS.items() if units == config.units), None)
+        return f"BiT-{found}x{config.width // 64}" if found and config.width % 64 == 0 else None
+    shape = Shape(config.depth, config.width, config.mlp_width, config.heads)
+    letter = next((letter for letter, known in SHAPES.items() if known == shape), None)
+    if letter is None or config.norm != "pre":
+        return None
+    style = "" if config.attention == "full" else "Axial-"
+    if isinstance(config.stem, PatchStem):
+        return f"{style}ViT-{letter}/{config.stem.patch}"
+    body = (config.stem.units, config.stem.width, config.stem.patch)
+    for (resnet, patch), stem in HYBRID_STEMS.items():
+        if (stem.units, stem.width, stem.patch) == body:
+            return f"{style}{resnet}+ViT-{letter}/{patch}"
+    return None

@@ -5,14 +5,20 @@ from typing import overload
 
 from torch import Tensor, nn
 
-from vitrail.config import ModelConfig
+from vitrail.config import Card, ModelConfig
 from vitrail.errors import ConfigError
+
+
+def build_head(config: ModelConfig) -> nn.Linear | nn.Identity:
+    """Make the linear classifier; without classes the representation goes through as it is."""
+    return nn.Linear(config.representation, config.classes) if config.classes else nn.Identity()
 
 
 class Model(nn.Module):
     """A classifier of images whose logits are a linear function of `represent`."""
 
-    head: nn.Linear
+    card: Card = Card()  # class names, preprocessing, provenance and metrics, where they are known
+    head: nn.Linear | nn.Identity  # none where the configuration has no classes
 
     @property
     def config(self) -> ModelConfig:

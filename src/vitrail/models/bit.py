@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from vitrail.config import BiTConfig
 from vitrail.config.model import NORM_GROUPS
-from vitrail.models.base import Model
+from vitrail.models.base import Model, build_head
 from vitrail.models.inputs import check_images, pick_layers
 from vitrail.models.recompute import run
 from vitrail.models.resnet import Stages, plan_stages
@@ -19,27 +19,29 @@ from vitrail.ops import standardise_by_variance
 class PaddedConv(nn.Conv2d):
     """A standardised convolution, padded alike on all sides, without bias."""
 
-    def __init__(self, inward: int, outward: int, kernel: int, stride: int) -> None:
+    def __init__(self, inward: int, outward: int, kernel: int, stride: int, epsilon: float) -> None:
         super().__init__(inward, outward, kernel, stride=stride, padding=kernel // 2, bias=False)
+        self.epsilon = epsilon
 
     def forward(self, input: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C2 H2 W2"]:
         """Standardise the filters, then convolve."""
-        return F.conv2d(input, standardise_by_variance(self.weight), stride=self.stride, padding=self.padding)
+        filters = standardise_by_variance(self.weight, self.epsilon)
+        return F.conv2d(input, filters, stride=self.stride, padding=self.padding)
 
 
 class BiTUnit(nn.Module):
     """A bottleneck with norm and activation before each convolution (v2)."""
 
-    def __init__(self, inward: int, width: int, stride: int, epsilon: float) -> None:
+    def __init__(self, inward: int, width: int, stride: int, config: BiTConfig) -> None:
         super().__init__()
-        outward = 4 * width
-        self.norm1 = nn.GroupNorm(NORM_GROUPS, inward, eps=epsilon)
-        self.conv1 = PaddedConv(inward, width, 1, 1)
-        self.norm2 = nn.GroupNorm(NORM_GROUPS, width, eps=epsilon)
-        self.conv2 = PaddedConv(width, width, 3, stride)
-        self.norm3 = nn.GroupNorm(NORM_GROUPS, width, eps=epsilon)
-        self.conv3 = PaddedConv(width, outward, 1, 1)
-        self.shortcut = PaddedConv(inward, outward, 1, stride) if inward != outward or stride != 1 else None
+        outward, small = 4 * width, config.filter_epsilon
+        self.norm1 = nn.GroupNorm(NORM_GROUPS, inward, eps=config.epsilon)
+        self.conv1 = PaddedConv(inward, width, 1, 1, small)
+        self.norm2 = nn.GroupNorm(NORM_GROUPS, width, eps=config.epsilon)
+        self.conv2 = PaddedConv(width, width, 3, stride, small)
+        self.norm3 = nn.GroupNorm(NORM_GROUPS, width, eps=config.epsilon)
+        self.conv3 = PaddedConv(width, outward, 1, 1, small)
+        self.shortcut = PaddedConv(inward, outward, 1, stride, small) if inward != outward or stride != 1 else None
 
     def forward(self, features: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C2 H2 W2"]:
         """Add the bottleneck to the shortcut, which a projection reads after the first activation."""
@@ -56,13 +58,13 @@ class BiT(Model):
     def __init__(self, config: BiTConfig) -> None:
         super().__init__()
         self._config = config
-        self.root = PaddedConv(config.channels, config.width, 7, 2)
+        self.root = PaddedConv(config.channels, config.width, 7, 2, config.filter_epsilon)
         self.stages = Stages(
-            nn.ModuleList(BiTUnit(*unit, epsilon=config.epsilon) for unit in stage)
+            nn.ModuleList(BiTUnit(*unit, config=config) for unit in stage)
             for stage in plan_stages(config.units, config.width)
         )
         self.norm = nn.GroupNorm(NORM_GROUPS, config.representation, eps=config.epsilon)
-        self.head = nn.Linear(config.representation, config.classes)
+        self.head = build_head(config)
 
     @property
     def config(self) -> BiTConfig:
@@ -83,7 +85,7 @@ class BiT(Model):
     def feature_map(self, images: Tensor, layers: Sequence[int]) -> list[Tensor]: ...
     def feature_map(self, images: Float[Tensor, "B C H W"], layers: int | Sequence[int] = -1) -> Tensor | list[Tensor]:
         """Feature maps, B D rows cols, after one stage or several; after the last with norm and activation."""
-        check_images(images, self.config.channels, self.head.weight)
+        check_images(images, self.config.channels, self.root.weight)
         wanted = pick_layers(layers, len(self.stages))
         maps: dict[int, Tensor] = {}
         # The authors pad the max-pool with zeros, not with minus infinity.

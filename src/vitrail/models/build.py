@@ -15,7 +15,7 @@ from vitrail.models.vit import ViT
 def create(
     name: str,
     *,
-    classes: int = 1000,
+    classes: int | None = 1000,
     image_size: int | tuple[int, int] = 224,
     seed: int = 0,
     device: torch.device | str | None = None,
@@ -33,7 +33,8 @@ def build(config: ModelConfig, *, seed: int, device: torch.device | str | None =
     if place.type == "meta":
         return model
     model.to_empty(device=place)
-    initialise(model, seed=seed, head_bias=config.head_bias)
+    scale = config.layer_scale if isinstance(config, ViTConfig) else None
+    initialise(model, seed=seed, head_bias=config.head_bias, layer_scale=scale)
     return model
 
 

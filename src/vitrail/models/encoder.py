@@ -25,7 +25,7 @@ class SelfAttention(nn.Module):
         self.heads = config.heads
         self.reach: Reach = reach
         self.attention_dropout = config.attention_dropout
-        self.qkv = nn.Linear(config.width, 3 * config.width)
+        self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.qkv_bias)
         self.out = nn.Linear(config.width, config.width)
 
     def forward(
@@ -95,6 +95,18 @@ class StochasticDepth(nn.Module):
         return f"rate={self.rate:g}"
 
 
+class LayerScale(nn.Module):
+    """A learned factor for every feature of a residual branch (Touvron et al., 2021)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width))
+
+    def forward(self, branch: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        """Scale the branch, feature by feature."""
+        return branch * self.weight
+
+
 class Block(nn.Module):
     """One layer of the encoder: attention, then MLP, each beside a residual, with a norm before it or after the sum."""
 
@@ -106,18 +118,22 @@ class Block(nn.Module):
         self.mlp_norm = nn.LayerNorm(config.width, eps=config.epsilon)
         self.mlp = Mlp(config)
         self.dropout = nn.Dropout(config.dropout)
+        scaled = config.layer_scale is not None
+        self.attention_scale = LayerScale(config.width) if scaled else nn.Identity()
+        self.mlp_scale = LayerScale(config.width) if scaled else nn.Identity()
         self.stochastic_depth = StochasticDepth(config.stochastic_depth * layer / max(config.layers - 1, 1))
 
     def forward(
         self, tokens: Float[Tensor, "B T D"], grid: Grid | None = None, relative: Float[Tensor, "M D"] | None = None
     ) -> Float[Tensor, "B T D"]:
         """Eqs. 2 and 3; after the original Transformer where norms come last."""
-        mixed = self.attention(self.attention_input(tokens), grid, relative)
+        mixed = self.dropout(self.attention(self.attention_input(tokens), grid, relative))
         if self.norm == "pre":
-            tokens = tokens + self.stochastic_depth(self.dropout(mixed))
-            return tokens + self.stochastic_depth(self.dropout(self.mlp(self.mlp_norm(tokens))))
-        tokens = self.attention_norm(tokens + self.stochastic_depth(self.dropout(mixed)))
-        return self.mlp_norm(tokens + self.stochastic_depth(self.dropout(self.mlp(tokens))))
+            tokens = tokens + self.stochastic_depth(self.attention_scale(mixed))
+            thought = self.dropout(self.mlp(self.mlp_norm(tokens)))
+            return tokens + self.stochastic_depth(self.mlp_scale(thought))
+        tokens = self.attention_norm(tokens + self.stochastic_depth(self.attention_scale(mixed)))
+        return self.mlp_norm(tokens + self.stochastic_depth(self.mlp_scale(self.dropout(self.mlp(tokens)))))
 
     def attention_input(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         """What attention reads of the block's tokens."""

@@ -52,6 +52,7 @@ TABLE: tuple[tuple[str, Draw], ...] = (
     ("*mlp.contract.weight", xavier_uniform),
     ("*mlp.*.bias", normal(1e-6)),
     ("embedding.resnet.*.norm3.weight", ZERO),
+    ("*_scale.weight", ONE),  # then the configuration's first value
     ("*norm*.weight", ONE),
     ("*.shortcut.1.weight", ONE),
     ("*root.weight", lecun_normal),
@@ -62,7 +63,7 @@ TABLE: tuple[tuple[str, Draw], ...] = (
 
 
 @torch.no_grad()
-def initialise(model: nn.Module, *, seed: int, head_bias: float) -> None:
+def initialise(model: nn.Module, *, seed: int, head_bias: float, layer_scale: float | None) -> None:
     """Fill every parameter; what one gets is a function of the seed and its name alone."""
     for name, parameter in model.named_parameters():
         fresh = torch.empty(
@@ -70,7 +71,10 @@ def initialise(model: nn.Module, *, seed: int, head_bias: float) -> None:
         )  # drawn there, so that every device has the same
         rule(name)(fresh, _generator(seed, name))
         parameter.copy_(fresh)
-    model.get_parameter("head.bias").fill_(head_bias)
+        if name == "head.bias":
+            parameter.fill_(head_bias)
+        elif name.endswith("_scale.weight") and layer_scale is not None:
+            parameter.fill_(layer_scale)
 
 
 def rule(name: str) -> Draw:

@@ -13,6 +13,7 @@ from vitrail.config import (
     NoPositions,
     Place,
     RelativePositions,
+    Resampling,
     Sinusoidal2DPositions,
     SinusoidalPositions,
     ViTConfig,
@@ -59,13 +60,14 @@ class AddedPositions(TokenPositions):
 class Learned(AddedPositions):
     """One learned vector a token (1-D); resampled for another grid (Section 3.2), itself left alone."""
 
-    def __init__(self, config: ViTConfig, at: Place) -> None:
+    def __init__(self, config: ViTConfig, at: Place, resampling: Resampling) -> None:
         super().__init__(config, at)
+        self.resampling: Resampling = resampling
         self.table = nn.ParameterList(torch.empty(config.tokens, config.width) for _ in range(self.tables))
 
     def vectors(self, table: int, grid: Grid, like: Tensor) -> Float[Tensor, "T D"]:
         """Resample the table where the grid is another."""
-        return resample_positions(self.table[table], self.grid, grid)
+        return resample_positions(self.table[table], self.grid, grid, self.resampling)
 
 
 class Learned2D(AddedPositions):
@@ -124,8 +126,8 @@ def build_positions(config: ViTConfig) -> TokenPositions:
     match config.positions:
         case NoPositions():
             return TokenPositions(config, "stem")
-        case LearnedPositions(at=at):
-            return Learned(config, at)
+        case LearnedPositions(at=at, resampling=resampling):
+            return Learned(config, at, resampling)
         case Learned2DPositions(at=at):
             return Learned2D(config, at)
         case RelativePositions(at=at):

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from vitrail.config import HybridStem, ViTConfig
 from vitrail.config.model import NORM_GROUPS
 from vitrail.models.recompute import run
-from vitrail.ops import convolve_same, max_pool_same, standardise_by_deviation
+from vitrail.ops import convolve_same, max_pool_same, standardise_by_deviation, standardise_by_variance
 
 
 def plan_stages(units: tuple[int, ...], root: int) -> list[list[tuple[int, int, int]]]:
@@ -34,33 +34,38 @@ class Stages(nn.ModuleList):
         def __getitem__(self, idx: int) -> nn.ModuleList: ...  # pyright: ignore[reportIncompatibleMethodOverride]
 
 
+STANDARDISE = {"deviation": standardise_by_deviation, "variance": standardise_by_variance}
+
+
 class SameConv(nn.Conv2d):
     """A standardised convolution with SAME padding and no bias."""
 
-    def __init__(self, inward: int, outward: int, kernel: int, stride: int) -> None:
+    def __init__(self, inward: int, outward: int, kernel: int, stride: int, stem: HybridStem) -> None:
         super().__init__(inward, outward, kernel, stride=stride, bias=False)
+        self.standardise = STANDARDISE[stem.filter_rule]
+        self.epsilon = stem.filter_epsilon
 
     def forward(self, input: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C2 H2 W2"]:
         """Standardise the filters, then convolve."""
-        return convolve_same(input, standardise_by_deviation(self.weight), self.stride[0])
+        return convolve_same(input, self.standardise(self.weight, self.epsilon), self.stride[0])
 
 
 class HybridUnit(nn.Module):
     """A bottleneck with the activation after the sum (v1); its last norm starts at zero."""
 
-    def __init__(self, inward: int, width: int, stride: int, epsilon: float) -> None:
+    def __init__(self, inward: int, width: int, stride: int, stem: HybridStem) -> None:
         super().__init__()
         outward = 4 * width
-        self.conv1 = SameConv(inward, width, 1, 1)
-        self.norm1 = nn.GroupNorm(NORM_GROUPS, width, eps=epsilon)
-        self.conv2 = SameConv(width, width, 3, stride)
-        self.norm2 = nn.GroupNorm(NORM_GROUPS, width, eps=epsilon)
-        self.conv3 = SameConv(width, outward, 1, 1)
-        self.norm3 = nn.GroupNorm(NORM_GROUPS, outward, eps=epsilon)
+        self.conv1 = SameConv(inward, width, 1, 1, stem)
+        self.norm1 = nn.GroupNorm(NORM_GROUPS, width, eps=stem.epsilon)
+        self.conv2 = SameConv(width, width, 3, stride, stem)
+        self.norm2 = nn.GroupNorm(NORM_GROUPS, width, eps=stem.epsilon)
+        self.conv3 = SameConv(width, outward, 1, 1, stem)
+        self.norm3 = nn.GroupNorm(NORM_GROUPS, outward, eps=stem.epsilon)
         self.shortcut: nn.Module = nn.Identity()
         if inward != outward or stride != 1:
-            norm = nn.GroupNorm(NORM_GROUPS, outward, eps=epsilon)
-            self.shortcut = nn.Sequential(SameConv(inward, outward, 1, stride), norm)
+            norm = nn.GroupNorm(NORM_GROUPS, outward, eps=stem.epsilon)
+            self.shortcut = nn.Sequential(SameConv(inward, outward, 1, stride, stem), norm)
 
     def forward(self, features: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C2 H2 W2"]:
         """Add the bottleneck to the shortcut, then rectify."""
@@ -75,10 +80,10 @@ class HybridResNet(nn.Module):
     def __init__(self, stem: HybridStem, config: ViTConfig) -> None:
         super().__init__()
         self.checkpointing = config.checkpointing
-        self.root = SameConv(config.channels, stem.width, 7, 2)
-        self.root_norm = nn.GroupNorm(NORM_GROUPS, stem.width, eps=config.epsilon)
+        self.root = SameConv(config.channels, stem.width, 7, 2, stem)
+        self.root_norm = nn.GroupNorm(NORM_GROUPS, stem.width, eps=stem.epsilon)
         self.stages = Stages(
-            nn.ModuleList(HybridUnit(*unit, epsilon=config.epsilon) for unit in stage)
+            nn.ModuleList(HybridUnit(*unit, stem=stem) for unit in stage)
             for stage in plan_stages(stem.units, stem.width)
         )
 

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.config import Grid, ViTConfig
-from vitrail.models.base import Model
+from vitrail.models.base import Model, build_head
 from vitrail.models.encoder import Block, Blocks
 from vitrail.models.inputs import check_images, check_slice, pick_layers
 from vitrail.models.positions import build_positions
@@ -30,7 +30,7 @@ class ViT(Model):
         self.norm = nn.LayerNorm(config.width, eps=config.epsilon) if config.norm == "pre" else nn.Identity()
         hidden = config.representation_width
         self.hidden = nn.Linear(config.width, hidden) if hidden else None
-        self.head = nn.Linear(config.representation, config.classes)
+        self.head = build_head(config)
 
     @property
     def config(self) -> ViTConfig:
@@ -54,7 +54,7 @@ class ViT(Model):
 
     def embed(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B T D"]:
         """Patches to tokens, class token, positions (eq. 1)."""
-        check_images(images, self.config.channels, self.head.weight)
+        check_images(images, self.config.channels, self.blocks[0].attention.out.weight)
         grid = self.grid_of(images)
         tokens = self.embedding(images)
         if self.class_token is not None:

@@ -8,7 +8,7 @@ from vitrail.ops.convolution import (
     standardise_by_variance,
 )
 from vitrail.ops.lines import Reach, from_lines, to_lines, weights_of_lines
-from vitrail.ops.patches import patchify, unpatchify
+from vitrail.ops.patches import patchify, resample_patches, unpatchify
 from vitrail.ops.positions import (
     resample_axis,
     resample_positions,
@@ -28,6 +28,7 @@ __all__ = [
     "patchify",
     "relative_logits",
     "resample_axis",
+    "resample_patches",
     "resample_positions",
     "sinusoidal_2d_table",
     "sinusoidal_table",

@@ -6,16 +6,20 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def standardise_by_deviation(weight: Float[Tensor, "out in kh kw"]) -> Float[Tensor, "out in kh kw"]:
-    """Centre each filter and divide by its deviation plus 1e-5, as the hybrids' stem does."""
+def standardise_by_deviation(
+    weight: Float[Tensor, "out in kh kw"], epsilon: float = 1e-5
+) -> Float[Tensor, "out in kh kw"]:
+    """Centre each filter and divide by its deviation plus epsilon, as the hybrids' stem does."""
     deviation, mean = torch.std_mean(weight, dim=(1, 2, 3), correction=0, keepdim=True)
-    return (weight - mean) / (deviation + 1e-5)
+    return (weight - mean) / (deviation + epsilon)
 
 
-def standardise_by_variance(weight: Float[Tensor, "out in kh kw"]) -> Float[Tensor, "out in kh kw"]:
-    """Centre each filter and divide by the root of its variance plus 1e-10, as BiT does."""
+def standardise_by_variance(
+    weight: Float[Tensor, "out in kh kw"], epsilon: float = 1e-10
+) -> Float[Tensor, "out in kh kw"]:
+    """Centre each filter and divide by the root of its variance plus epsilon, as BiT does."""
     variance, mean = torch.var_mean(weight, dim=(1, 2, 3), correction=0, keepdim=True)
-    return (weight - mean) / (variance + 1e-10).sqrt()
+    return (weight - mean) / (variance + epsilon).sqrt()
 
 
 def convolve_same(

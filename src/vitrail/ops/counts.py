@@ -135,7 +135,7 @@ def parameters(config: ModelConfig) -> Parts:
         # In v2 units a norm reads what the convolution reads; the shortcut and the root have none, the end has one.
         norms = sum(2 * conv.inward for conv in convs if conv.part not in ("root", "shortcut"))
         last = config.representation
-        return Parts(convolutions=weights, norms=norms + 2 * last, head=(last + 1) * config.classes)
+        return Parts(convolutions=weights, norms=norms + 2 * last, head=(last + 1) * (config.classes or 0))
     width, layers = config.width, config.layers
     hidden = config.representation_width
     ends = 2 * width if config.norm == "pre" else 0
@@ -143,10 +143,12 @@ def parameters(config: ModelConfig) -> Parts:
         convolutions=weights,
         embedding=(_patch_values(config) + 1) * width + config.class_tokens * width,
         positions=_position_parameters(config),
-        attention=layers * 4 * (width + 1) * width,
+        attention=layers * (4 * (width + 1) * width - (0 if config.qkv_bias else 3 * width)),
         mlp=layers * (2 * width * config.mlp_width + config.mlp_width + width),
-        norms=layers * 4 * width + ends + sum(2 * conv.outward for conv in convs),
-        head=(config.representation + 1) * config.classes + ((width + 1) * hidden if hidden else 0),
+        norms=layers * (4 if config.layer_scale is None else 6) * width
+        + ends
+        + sum(2 * conv.outward for conv in convs),
+        head=(config.representation + 1) * (config.classes or 0) + ((width + 1) * hidden if hidden else 0),
     )
 
 
@@ -157,7 +159,7 @@ def forward_macs(config: ModelConfig, *, padding: bool = True) -> Parts:
     """
     convs = sum(conv.macs if padding else conv.real_macs for conv in convolutions(config))
     if isinstance(config, BiTConfig):
-        return Parts(convolutions=convs, head=config.representation * config.classes)
+        return Parts(convolutions=convs, head=config.representation * (config.classes or 0))
     (rows, cols), tokens, width = config.grid, config.tokens, config.width
     reached = config.depth * (rows + cols) if config.attention == "axial" else config.depth * tokens
     offsets = _relative_layers(config) * (2 * tokens - 1)
@@ -167,7 +169,7 @@ def forward_macs(config: ModelConfig, *, padding: bool = True) -> Parts:
         embedding=rows * cols * _patch_values(config) * width,
         attention=config.layers * 4 * tokens * width**2 + (2 * reached + offsets) * tokens * width,
         mlp=config.layers * 2 * tokens * width * config.mlp_width,
-        head=config.representation * config.classes + (width * hidden if hidden else 0),
+        head=config.representation * (config.classes or 0) + (width * hidden if hidden else 0),
     )
 
 

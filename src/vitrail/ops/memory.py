@@ -177,6 +177,7 @@ def _vit(config: ViTConfig, step: Step) -> Iterator[Stretch]:
         + logsumexp
         + mask * (2 * line + token * wide)
         + ((2 if dropped else 1) * matrix + 3 * line * item if whole else 0)
+        + (0 if config.layer_scale is None else 2 * line * item)  # branches before their factors
     )
     alive = line * ((4 if config.norm == "pre" else 3) * FULL + item) + 2 * token * wide * item
     heads = line * (3 * FULL + 5 * item) + 4 * (0 if dropped else matrix)
@@ -184,7 +185,7 @@ def _vit(config: ViTConfig, step: Step) -> Iterator[Stretch]:
     for layer in range(config.layers):
         yield Stretch(
             name=f"block {layer}",
-            weights=(count.attention + count.mlp) // config.layers + 4 * width,
+            weights=(count.attention + count.mlp) // config.layers + (4 if config.layer_scale is None else 6) * width,
             cast=(count.attention + count.mlp) // config.layers,
             kept=kept,
             forward=max(alive, heads),
@@ -194,7 +195,7 @@ def _vit(config: ViTConfig, step: Step) -> Iterator[Stretch]:
             ),
             entry=line * FULL,
         )
-    logits = step.batch * config.classes
+    logits = step.batch * (config.classes or 0)
     held = config.pooling == "max" or (config.pooling == "token" and item == FULL)  # the norm's output, all of it
     yield Stretch(
         name="head",
@@ -265,7 +266,7 @@ def _bit(config: BiTConfig, step: Step) -> Iterator[Stretch]:
         )
     last = others[-1]
     features = _map(step, config.representation, last.out)
-    logits = step.batch * config.classes
+    logits = step.batch * (config.classes or 0)
     yield Stretch(
         name="head",
         weights=parameters(config).head + 2 * config.representation,

@@ -3,15 +3,20 @@
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional as F
 
+from vitrail.config import Resampling
 from vitrail.errors import ShapeError
 from vitrail.ops.constants import constant
 
 
 def resample_positions(
-    table: Float[Tensor, "T D"], old: tuple[int, int], new: tuple[int, int]
+    table: Float[Tensor, "T D"],
+    old: tuple[int, int],
+    new: tuple[int, int],
+    how: Resampling = "bilinear-corners",
 ) -> Float[Tensor, "T2 D"]:
-    """Resample a table from one grid (rows, cols) to another, corner-aligned and bilinear; entries before it stay."""
+    """Resample a table from one grid (rows, cols) to another, as the authors do or another library."""
     leading = table.shape[0] - old[0] * old[1]
     if min(*old, *new) < 1:
         raise ShapeError(f"a grid has at least one row and one column; got {old} and {new}.")
@@ -23,8 +28,20 @@ def resample_positions(
     if old == new:
         return table
     grid = table[leading:].to(torch.promote_types(table.dtype, torch.float32)).unflatten(0, old)  # rows cols D
-    grid = resample_axis(resample_axis(grid, 0, new[0]), 1, new[1])
+    if how == "bilinear-corners":
+        grid = resample_axis(resample_axis(grid, 0, new[0]), 1, new[1])
+    else:
+        grid = _bicubic(grid, new, how)
     return torch.cat([table[:leading], grid.flatten(0, 1).to(table.dtype)])  # T2 D
+
+
+def _bicubic(
+    grid: Float[Tensor, "rows cols D"], new: tuple[int, int], how: Resampling
+) -> Float[Tensor, "rows2 cols2 D"]:
+    maps = grid.permute(2, 0, 1)[None]  # 1 D rows cols
+    corners, smooth = how == "bicubic-corners", how == "bicubic-antialias"
+    maps = F.interpolate(maps, size=new, mode="bicubic", align_corners=corners, antialias=smooth)
+    return maps[0].permute(1, 2, 0)
 
 
 def resample_axis(table: Float[Tensor, "..."], axis: int, new: int) -> Float[Tensor, "..."]:

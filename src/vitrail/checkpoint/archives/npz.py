@@ -1,0 +1,154 @@
+"""`.npz` files: arrays by name, read one by one, never a pickle; bfloat16 is stored as bytes without a type (V2)."""
+
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from math import prod
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.lib import format as npy
+from torch import Tensor
+
+from vitrail.checkpoint.archives.base import Archive, Entry, Shape, damaged
+from vitrail.errors import CheckpointError
+from vitrail.files import replacing
+
+FLOATS = {"f2": torch.float16, "f4": torch.float32, "f8": torch.float64}
+# Compressed weights are nearly as large as they are; a file that says it grows more than this is a bomb.
+LARGEST_GROWTH, SMALL = 20, 256 * 2**20
+# What a damaged archive raises, from zlib's errors to those of numpy's header parser.
+DAMAGE = (
+    *(zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, KeyError, RuntimeError, NotImplementedError),
+    SyntaxError,
+)
+
+
+class Member(NamedTuple):
+    """Where an array lies in the archive, and how."""
+
+    info: zipfile.ZipInfo
+    shape: Shape
+    dtype: np.dtype
+    columns_first: bool
+    header: int  # bytes before the numbers
+
+
+class NpzArchive(Archive):
+    """An `.npz` file as numpy.savez or numpy.savez_compressed writes it."""
+
+    kind = "npz"
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._zip = zipfile.ZipFile(path)
+        except DAMAGE as error:
+            raise damaged(path, error) from error
+        try:
+            self._members = dict(_members(path, self._zip))
+        except BaseException:
+            self._zip.close()
+            raise
+        entries = {name: Entry(member.shape, _precision(member.dtype)) for name, member in self._members.items()}
+        super().__init__(path, entries, notes={})
+
+    def read(self, name: str) -> Tensor:
+        """Read one array; its checksum in the archive is verified on the way."""
+        member = self._members[name]
+        array = np.empty(prod(member.shape), dtype=member.dtype)
+        try:
+            with self._zip.open(member.info) as file:
+                file.seek(member.header)
+                _fill(file.read, array.view(np.uint8))
+                if file.read(1):  # reaching the end is what checks the sum
+                    raise EOFError("it is longer than it says")
+        except DAMAGE as error:
+            raise damaged(self.path, f"{name!r}: {error}") from error
+        shaped = array.reshape(member.shape, order="F" if member.columns_first else "C")
+        if _precision(member.dtype) is torch.bfloat16:
+            return torch.from_numpy(np.ascontiguousarray(shaped.view(np.int16))).view(torch.bfloat16)
+        return torch.from_numpy(np.ascontiguousarray(shaped, dtype=member.dtype.newbyteorder("=")))
+
+    def close(self) -> None:
+        """Close the zip archive."""
+        self._zip.close()
+
+
+def write_npz(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write arrays as numpy.savez does, to a temporary name that is renamed last."""
+    with replacing(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for name, tensor in tensors.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                npy.write_array(file, _array(tensor), allow_pickle=False)
+
+
+def _members(path: Path, archive: zipfile.ZipFile) -> list[tuple[str, Member]]:
+    infos = archive.infolist()
+    if strangers := [info.filename for info in infos if not info.filename.endswith(".npy")]:
+        raise CheckpointError(
+            f"{path} is a zip archive but not an .npz file: it holds {strangers[0]!r}. "
+            "Expected arrays alone, as numpy.savez writes."
+        )
+    if not infos:
+        raise CheckpointError(f"{path} holds no arrays.")
+    names = [info.filename.removesuffix(".npy") for info in infos]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise damaged(path, f"it holds {twice!r} twice")
+    size, whole = os.path.getsize(path), sum(info.file_size for info in infos)
+    if whole > max(SMALL, LARGEST_GROWTH * size):
+        raise CheckpointError(
+            f"{path} has {size:,} bytes and says it holds {whole:,}: weights do not shrink so far, a zip bomb does. "
+            "It was not read. If it is yours, write it again with numpy.savez."
+        )
+    return [(name, _member(path, archive, info)) for name, info in zip(names, infos, strict=True)]
+
+
+def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
+    name = info.filename.removesuffix(".npy")
+    try:
+        with archive.open(info) as file:
+            version = npy.read_magic(file)
+            if version not in ((1, 0), (2, 0)):
+                raise ValueError(f"version {version} of the array format")
+            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            shape, columns_first, dtype = read(file)
+            header = file.tell()
+    except (*DAMAGE, TypeError, RecursionError, MemoryError) as error:
+        raise damaged(path, f"{name!r}: {error}") from error
+    if dtype.hasobject:
+        raise CheckpointError(
+            f"{path} holds more than plain arrays: {name!r} is pickled, and a pickle can run anything. "
+            "Where you trust it, load it with numpy and save its arrays alone."
+        )
+    if not all(isinstance(side, int) and side >= 0 for side in shape):
+        raise damaged(path, f"{name!r} has the shape {shape}")
+    if header + prod(shape) * dtype.itemsize != info.file_size:
+        raise damaged(path, f"{name!r} has {info.file_size - header:,} bytes, not those of {shape} in {dtype}")
+    return Member(info, shape, dtype, bool(columns_first), header)
+
+
+def _precision(dtype: np.dtype) -> torch.dtype | str:
+    if dtype.kind == "V" and dtype.itemsize == 2 and dtype.names is None:
+        return torch.bfloat16
+    return FLOATS.get(dtype.str[1:], str(dtype))
+
+
+def _fill(read: Callable[[int], bytes], into: np.ndarray) -> None:
+    done = 0
+    while done < len(into):
+        piece = read(min(len(into) - done, 1 << 22))
+        if not piece:
+            raise EOFError("it ends too early")
+        into[done : done + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
+        done += len(piece)
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    whole = tensor.detach().contiguous()
+    if whole.dtype is torch.bfloat16:
+        return whole.view(torch.int16).numpy().view("V2")
+    return whole.numpy()

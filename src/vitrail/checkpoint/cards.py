@@ -1,0 +1,124 @@
+"""Class names, preprocessing, provenance and metrics: of a run folder of ours, or what others write beside weights."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vitrail.checkpoint.place import read_document
+from vitrail.checkpoint.reading import Opened
+from vitrail.config import Card, Preprocessing, Provenance, ViTConfig, from_document
+from vitrail.errors import CheckpointError, ConfigError
+
+# Published models of torchvision: normalised by ImageNet's statistics, the middle 224 of 256.
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "deviation": (0.229, 0.224, 0.225)}
+PIL_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
+
+
+def read_card(opened: Opened) -> Card:
+    """Read what is known beside the weights; a part that cannot be read is refused in a run folder of ours."""
+    if opened.place.run is not None:
+        return read_run_card(opened.place.run, opened)
+    documents, provenance = opened.place.documents, opened.provenance
+    said, how, names = documents.get("config.json", {}), None, None
+    match opened.layout.name:
+        case "google" | "vitrail":
+            how = Preprocessing()
+        case "hf":
+            names = _labels(said.get("id2label"), opened)
+            how = _from_hf(documents.get("preprocessor_config.json", {}))
+        case "timm":
+            listed = said.get("label_names")
+            names = tuple(listed) if _fits(listed, opened) else None
+            how = _from_timm(said.get("pretrained_cfg"))
+        case _:
+            how = Preprocessing(resize="crop", crop_share=0.875, **IMAGENET)  # pyright: ignore[reportArgumentType]
+            note = "ImageNet's mean and deviation, as torchvision's published weights have"
+            provenance = replace(provenance, inferred=(*provenance.inferred, note))
+    if how is None:
+        how, note = Preprocessing(), "the authors' preprocessing, pixels in [-1, 1], since the file says none"
+        provenance = replace(provenance, inferred=(*provenance.inferred, note))
+    return Card(provenance=provenance, class_names=names, preprocessing=how)
+
+
+def read_run_card(folder: Path, opened: Opened) -> Card:
+    """Read the documents of a run folder, strictly."""
+    try:
+        parts: dict[str, Any] = {}
+        if (path := folder / "classes.json").is_file():
+            parts["class_names"] = read_document(path).get("names")
+        if (path := folder / "preprocessing.json").is_file():
+            parts["preprocessing"] = from_document(Preprocessing, read_document(path))
+        if (path := folder / "provenance.json").is_file():
+            parts["provenance"] = from_document(Provenance, read_document(path))
+        if (path := folder / "metrics.json").is_file():
+            parts["metrics"] = read_document(path)
+        card = Card(**parts)
+    except ConfigError as error:
+        raise CheckpointError(f"{folder}: {error} Copy the folder again.") from error
+    if card.class_names is not None and len(card.class_names) != opened.found.config.classes:
+        raise CheckpointError(
+            f"{folder}: {len(card.class_names)} class names for {opened.found.config.classes} classes. Copy it again."
+        )
+    return card
+
+
+def to_hf_processor(how: Preprocessing, config: ViTConfig) -> dict[str, Any]:
+    """Give the preprocessor_config.json that transformers opens; it squashes, whatever the crop."""
+    filters = {word: number for number, word in PIL_FILTERS.items()}
+    height, width = config.image_size
+    mean, deviation = (values * config.channels if len(values) == 1 else values for values in (how.mean, how.deviation))
+    return {
+        "image_processor_type": "ViTImageProcessor",
+        "do_resize": True,
+        "size": {"height": height, "width": width},
+        "resample": filters[how.interpolation],
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(mean),
+        "image_std": list(deviation),
+    }
+
+
+def _from_hf(said: Mapping[str, Any]) -> Preprocessing | None:
+    if not said:
+        return None
+    with suppress(ConfigError, TypeError):
+        return Preprocessing(
+            mean=said.get("image_mean", (0.5,)),
+            deviation=said.get("image_std", (0.5,)),
+            interpolation=PIL_FILTERS.get(said.get("resample", 2), "bilinear"),  # pyright: ignore[reportArgumentType]
+        )
+    return None
+
+
+def _from_timm(said: object) -> Preprocessing | None:
+    if not isinstance(said, dict):
+        return None
+    with suppress(ConfigError, TypeError):
+        return Preprocessing(
+            mean=said.get("mean", (0.5,)),
+            deviation=said.get("std", (0.5,)),
+            interpolation=said.get("interpolation", "bicubic"),
+            resize="squash" if said.get("crop_mode") == "squash" else "crop",
+            crop_share=said.get("crop_pct", 1.0),
+        )
+    return None
+
+
+def _labels(said: object, opened: Opened) -> tuple[str, ...] | None:
+    """Read id2label; transformers' LABEL_0, LABEL_1 are no names."""
+    if not isinstance(said, dict):
+        return None
+    names = [said.get(str(index)) for index in range(len(said))]
+    if not _fits(names, opened) or all(name == f"LABEL_{index}" for index, name in enumerate(names)):
+        return None
+    return tuple(str(name) for name in names)
+
+
+def _fits(names: object, opened: Opened) -> bool:
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return False
+    return len(names) == opened.found.config.classes

@@ -1,0 +1,239 @@
+"""Hugging Face's names for ViT, with the config.json that says what tensors do not: heads, GELU form, epsilon."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from vitrail.checkpoint.archives import Entry
+from vitrail.checkpoint.layouts.base import (
+    Asked,
+    Dialect,
+    Found,
+    Headers,
+    Holds,
+    Layout,
+    Row,
+    common_prefix,
+    file_grid,
+    find_heads,
+)
+from vitrail.checkpoint.layouts.codecs import FLAT, PATCHES, SAME, TABLE, THREE
+from vitrail.config import LearnedPositions, ModelConfig, PatchStem, ViTConfig, as_size
+from vitrail.errors import CheckpointError
+
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_pytorch_tanh": "gelu-tanh",
+    "gelu_new": "gelu-tanh",
+    "gelu_fast": "gelu-tanh",
+    "relu": "relu",
+}
+MODEL_TYPES = ("vit", "vit_mae", "vit_msn")
+# The parts of a layer: as files are written, and as the modules of version 5 are called.
+PARTS = {
+    "written": {
+        "layer": "encoder.layer.",
+        "query": "attention.attention.query",
+        "key": "attention.attention.key",
+        "value": "attention.attention.value",
+        "out": "attention.output.dense",
+        "expand": "intermediate.dense",
+        "contract": "output.dense",
+    },
+    "modules": {
+        "layer": "layers.",
+        "query": "attention.q_proj",
+        "key": "attention.k_proj",
+        "value": "attention.v_proj",
+        "out": "attention.o_proj",
+        "expand": "mlp.fc1",
+        "contract": "mlp.fc2",
+    },
+}
+# Masked pre-training's: of no use to a classifier.
+PRETRAINING = ("decoder.", "embeddings.mask_token")
+
+
+STRANGERS = {
+    "distillation_token": "a distillation token",
+    "register_tokens": "register tokens",
+    "lambda": "layer scale",
+    "relative_position": "relative positions",
+}
+
+
+def recognise(entries: Mapping[str, Entry]) -> str | None:
+    """Find the prefix of the encoder's names: `vit.` beside a classifier, none in a bare model."""
+    return common_prefix(entries, "embeddings.patch_embeddings.projection.weight")
+
+
+def infer(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> Found:
+    """Read the configuration off names, shapes and config.json."""
+    said = documents.get("config.json", {})
+    kind = said.get("model_type", "vit")
+    if kind not in MODEL_TYPES:
+        raise CheckpointError(f"config.json is of a {kind!r} model; expected one of {', '.join(MODEL_TYPES)}.")
+    names = next((names for names, parts in PARTS.items() if _has(headers, parts)), None)
+    if names is None:
+        raise CheckpointError(
+            "the file's names are no ViT's of transformers: expected 'encoder.layer.0.attention.attention.query...' "
+            "and others like it."
+        )
+    parts, left_out = PARTS[names], headers.take(*PRETRAINING)
+    layer = parts["layer"]
+    for mark, what in STRANGERS.items():
+        if name := next((name for name in headers.shapes if mark in name), None):
+            raise CheckpointError(
+                f"{headers.prefix + name!r}: the file's model has {what}, which transformers' ViT lacks."
+            )
+    width, channels, patch, across = headers.shape("embeddings.patch_embeddings.projection.weight", 4)
+    if patch != across:
+        raise CheckpointError(f"patches must be square; the file has {patch}x{across}.")
+    stem = PatchStem(patch=patch)
+    heads, notes = find_heads(width, asked, documents, said.get("num_attention_heads"))
+    asked = _with_size(asked, said)
+    (rows, cols), _ = file_grid(headers.shape("embeddings.position_embeddings", 3)[1], stem, asked, class_entry=True)
+    classes = _classes(headers)
+    pooler = "pooler.dense.weight"
+    if classes is not None:  # early files have a pooler beside the classifier, which does not read it
+        left_out += headers.take("pooler.")
+    if pooler in headers and said.get("pooler_act", "tanh") != "tanh":
+        raise CheckpointError(f"the pooler's activation must be tanh; config.json says {said['pooler_act']!r}.")
+    outside = {"classifier.weight": None, "classifier.bias": None}
+    config = ViTConfig(
+        stem=stem,
+        depth=headers.count(layer, "layer", end="."),
+        width=width,
+        mlp_width=headers.shape(f"{layer}0.{parts['expand']}.weight", 2)[0],
+        heads=heads,
+        classes=classes,
+        image_size=(rows * patch, cols * patch),
+        channels=channels,
+        positions=LearnedPositions(resampling="bicubic"),
+        activation=_activation(said.get("hidden_act", "gelu")),  # pyright: ignore[reportArgumentType]
+        qkv_bias=f"{layer}0.{parts['query']}.bias" in headers,
+        representation_width=headers.shape(pooler, 2)[0] if pooler in headers else None,
+        dropout=said.get("hidden_dropout_prob", 0.0),
+        attention_dropout=said.get("attention_probs_dropout_prob", 0.0),
+        epsilon=said.get("layer_norm_eps", 1e-12),
+    )
+    inferred = (
+        notes if said else (*notes, "exact GELU and epsilon 1e-12, transformers' defaults: there is no config.json")
+    )
+    return Found(
+        config=config,
+        dialect={"prefix": headers.prefix, "names": names},
+        inferred=inferred,
+        left_out=(*left_out, *(name for name in headers.outside if name not in outside)),
+    )
+
+
+def rows(config: ModelConfig, dialect: Dialect) -> Iterator[Row]:
+    """Give the row of every parameter."""
+    assert isinstance(config, ViTConfig)
+    assert isinstance(config.stem, PatchStem)
+    width, side, prefix, parts = config.width, config.stem.patch, dialect["prefix"], PARTS[dialect["names"]]
+    embeddings = f"{prefix}embeddings"
+    patches = (width, config.channels, side, side)
+    yield Row("embedding.projection.weight", (f"{embeddings}.patch_embeddings.projection.weight",), patches, PATCHES)
+    yield Row("embedding.projection.bias", (f"{embeddings}.patch_embeddings.projection.bias",), (width,), SAME)
+    yield Row("class_token", (f"{embeddings}.cls_token",), (1, 1, width), FLAT)
+    yield Row("positions.table.0", (f"{embeddings}.position_embeddings",), (1, config.tokens, width), TABLE)
+    for index in range(config.depth):
+        ours, theirs = f"blocks.{index}", f"{prefix}{parts['layer']}{index}"
+        three = [f"{theirs}.{parts[part]}" for part in ("query", "key", "value")]
+        yield from _pair(f"{ours}.attention_norm", f"{theirs}.layernorm_before", (width,))
+        weights, biases = (tuple(f"{name}.{kind}" for name in three) for kind in ("weight", "bias"))
+        yield Row(f"{ours}.attention.qkv.weight", weights, (width, width), THREE)
+        if config.qkv_bias:
+            yield Row(f"{ours}.attention.qkv.bias", biases, (width,), THREE)
+        yield from _pair(f"{ours}.attention.out", f"{theirs}.{parts['out']}", (width, width))
+        yield from _pair(f"{ours}.mlp_norm", f"{theirs}.layernorm_after", (width,))
+        yield from _pair(f"{ours}.mlp.expand", f"{theirs}.{parts['expand']}", (config.mlp_width, width))
+        yield from _pair(f"{ours}.mlp.contract", f"{theirs}.{parts['contract']}", (width, config.mlp_width))
+    yield from _pair("norm", f"{prefix}layernorm", (width,))
+    if config.representation_width:
+        yield from _pair("hidden", f"{prefix}pooler.dense", (config.representation_width, width))
+    if config.classes:
+        yield from _pair("head", "classifier", (config.classes, config.representation))
+
+
+def default_dialect(config: ModelConfig) -> Dialect:
+    """Speak as transformers writes: a classifier beside `vit.`, or a bare model."""
+    return {"prefix": "vit." if config.classes else "", "names": "written"}
+
+
+def config_document(config: ViTConfig, class_names: tuple[str, ...] | None) -> dict[str, Any]:
+    """Give the config.json that transformers opens."""
+    assert isinstance(config.stem, PatchStem)
+    height, width = config.image_size
+    words = {"gelu": "gelu", "gelu-tanh": "gelu_pytorch_tanh", "relu": "relu"}
+    labels = class_names or tuple(f"LABEL_{index}" for index in range(config.classes or 0))
+    document: dict[str, Any] = {
+        "architectures": ["ViTForImageClassification" if config.classes else "ViTModel"],
+        "model_type": "vit",
+        "dtype": "float32",
+        "hidden_size": config.width,
+        "num_hidden_layers": config.depth,
+        "num_attention_heads": config.heads,
+        "intermediate_size": config.mlp_width,
+        "hidden_act": words[config.activation],
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": config.attention_dropout,
+        "initializer_range": 0.02,
+        "layer_norm_eps": config.epsilon,
+        "image_size": height if height == width else [height, width],
+        "patch_size": config.stem.patch,
+        "num_channels": config.channels,
+        "qkv_bias": config.qkv_bias,
+        "encoder_stride": config.stem.patch,
+        "pooler_act": "tanh",
+        "pooler_output_size": config.representation_width or config.width,
+    }
+    if config.classes:
+        document["id2label"] = {str(index): label for index, label in enumerate(labels)}
+        document["label2id"] = {label: index for index, label in enumerate(labels)}
+    return document
+
+
+def _has(headers: Headers, parts: Mapping[str, str]) -> bool:
+    return f"{parts['layer']}0.{parts['query']}.weight" in headers
+
+
+def _with_size(asked: Asked, said: Mapping[str, Any]) -> Asked:
+    """Take the grid of the image size that config.json says, unless the caller says one."""
+    size, patch = said.get("image_size"), said.get("patch_size")
+    if size is None or asked.grid is not None or not isinstance(patch, int) or patch < 1:
+        return asked
+    height, width = as_size(size)
+    return Asked(image_size=asked.image_size, grid=(height // patch, width // patch), fields=asked.fields)
+
+
+def _classes(headers: Headers) -> int | None:
+    """Count the classifier's classes; it stands outside the encoder's prefix."""
+    shape = headers.everything.get("classifier.weight")
+    if shape is not None and len(shape) != 2:
+        raise CheckpointError(f"'classifier.weight' must have 2 axes; its shape is {shape}.")
+    return None if shape is None else shape[0]
+
+
+def _activation(word: object) -> str:
+    if not isinstance(word, str) or word not in ACTIVATIONS:
+        raise CheckpointError(f"config.json says hidden_act={word!r}; this ViT has one of {', '.join(ACTIVATIONS)}.")
+    return ACTIVATIONS[word]
+
+
+def _pair(ours: str, theirs: str, shape: tuple[int, ...]) -> Iterator[Row]:
+    yield Row(f"{ours}.weight", (f"{theirs}.weight",), shape, SAME)
+    yield Row(f"{ours}.bias", (f"{theirs}.bias",), shape[:1], SAME)
+
+
+LAYOUT = Layout(
+    name="hf",
+    title="Hugging Face's names",
+    recognise=recognise,
+    infer=infer,
+    rows=rows,
+    dialect=default_dialect,
+    holds=Holds(activations=("gelu", "gelu-tanh", "relu"), epsilon=None, hidden="headless", bias_free=True),
+)

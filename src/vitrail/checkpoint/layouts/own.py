@@ -1,0 +1,51 @@
+"""Our own names: those of the modules, with the configuration beside them or in the file's notes."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from vitrail.checkpoint.archives import Entry
+from vitrail.checkpoint.layouts.base import Asked, Dialect, Found, Headers, Holds, Layout, Row, read_note
+from vitrail.checkpoint.layouts.codecs import SAME
+from vitrail.config import ModelConfig, decode
+from vitrail.errors import CheckpointError, ConfigError
+from vitrail.models import skeleton
+
+
+def recognise(entries: Mapping[str, Entry]) -> str | None:
+    """Tell our names from others'."""
+    ours = "blocks.0.attention.qkv.weight" in entries or {"root.weight", "stages.0.0.conv1.weight"} <= entries.keys()
+    return "" if ours else None
+
+
+def infer(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> Found:
+    """Read the configuration that was written with the weights."""
+    document = documents.get("config.json", {}).get("model") or read_note(documents)
+    if not document:
+        raise CheckpointError(
+            "the weights have Vitrail's names but come without their configuration. Give the run folder that holds "
+            "config.json and weights.safetensors."
+        )
+    if asked.grid is not None:
+        raise CheckpointError("a file of Vitrail's own says its grid. Leave grid out.")
+    try:
+        config = decode(document)
+    except ConfigError as error:
+        raise CheckpointError(f"the configuration beside the weights cannot be: {error}") from error
+    return Found(config=config, dialect={})
+
+
+def rows(config: ModelConfig, dialect: Dialect) -> Iterator[Row]:
+    """Give the row of every parameter: itself."""
+    for name, tensor in skeleton(config).state_dict().items():
+        yield Row(name, (name,), tuple(tensor.shape), SAME)
+
+
+LAYOUT = Layout(
+    name="vitrail",
+    title="Vitrail's own names",
+    recognise=recognise,
+    infer=infer,
+    rows=rows,
+    dialect=lambda config: {},
+    holds=Holds(),
+)

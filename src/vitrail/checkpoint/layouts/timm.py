@@ -1,0 +1,260 @@
+"""timm's names for ViT, DeiT, hybrids and BiT, which MAE and DINO share: packed attention, exact GELU."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, assert_never
+
+from vitrail.checkpoint.archives import Entry
+from vitrail.checkpoint.layouts.base import (
+    Asked,
+    Dialect,
+    Found,
+    Headers,
+    Holds,
+    Layout,
+    Row,
+    common_prefix,
+    file_grid,
+    find_heads,
+)
+from vitrail.checkpoint.layouts.codecs import FLAT, PATCH_TABLE, PATCHES, POINT, SAME, TABLE
+from vitrail.checkpoint.layouts.units import units_of
+from vitrail.config import BiTConfig, HybridStem, LearnedPositions, ModelConfig, PatchStem, Stem, ViTConfig
+from vitrail.errors import CheckpointError
+from vitrail.ops.counts import Convolution, convolutions
+
+STEM = {"epsilon": 1e-5, "filter_rule": "variance", "filter_epsilon": 1e-8}
+BIT = {"epsilon": 1e-5, "filter_epsilon": 1e-8}
+# What other ViTs of timm have, and this one cannot have.
+STRANGERS = {
+    "dist_token": "a distillation token",
+    "head_dist.": "a distillation head",
+    "reg_token": "register tokens",
+    "norm_pre.": "a norm before the blocks, as CLIP",
+    "fc_norm.": "a norm after pooling",
+    "attn_pool.": "attention pooling",
+    "rel_pos": "relative positions",
+    "q_norm.": "norms of queries and keys",
+    "rope.": "rotary positions",
+    "mlp.fc1_g.": "a gated MLP",
+    "mlp.w12.": "a gated MLP",
+    "running_mean": "batch norms",
+}
+# MAE's decoder and mask, DINO's projection head: of pre-training alone.
+PRETRAINING = ("mask_token", "decoder_", "head.mlp.", "head.last_layer.")
+
+
+def recognise(entries: Mapping[str, Entry]) -> str | None:
+    """Find the prefix of a ViT's names, or of a BiT's."""
+    vit = common_prefix(entries, "blocks.0.attn.qkv.weight")
+    if vit is not None and f"{vit}patch_embed.proj.weight" in entries:
+        return vit
+    bit = common_prefix(entries, "stages.0.blocks.0.conv1.weight")
+    return bit if bit is not None and f"{bit}stem.conv.weight" in entries else None
+
+
+def infer(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> Found:
+    """Read the configuration off names and shapes; what they leave open is as timm's models of this kind have it."""
+    left_out = headers.take(*PRETRAINING)
+    for mark, what in STRANGERS.items():
+        if name := next((name for name in headers.shapes if mark in name), None):
+            raise CheckpointError(
+                f"{headers.prefix + name!r}: the file's model has {what}, which the paper's ViT and BiT do not have."
+            )
+    if "patch_embed.proj.weight" not in headers:
+        found = _infer_bit(headers, asked)
+    else:
+        found = _infer_vit(headers, asked, documents)
+    outside = tuple(name for name in headers.outside if name not in left_out)
+    return Found(config=found.config, dialect=found.dialect, inferred=found.inferred, left_out=(*left_out, *outside))
+
+
+def rows(config: ModelConfig, dialect: Dialect) -> Iterator[Row]:
+    """Give the row of every parameter."""
+    for row in _bit_rows(config) if isinstance(config, BiTConfig) else _vit_rows(config, dialect):
+        yield row._replace(theirs=tuple(dialect["prefix"] + name for name in row.theirs))
+
+
+def default_dialect(config: ModelConfig) -> Dialect:
+    """Speak as timm does today."""
+    return {"prefix": "", "folded": False, "hidden": None}
+
+
+def _infer_vit(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> Found:
+    width, inward, patch, across = headers.shape("patch_embed.proj.weight", 4)
+    if patch != across:
+        raise CheckpointError(f"patches must be square; 'patch_embed.proj.weight' has {patch}x{across}.")
+    stem, channels = _stem(headers, patch, inward)
+    token = "cls_token" in headers
+    told = documents.get("config.json", {}).get("model_args", {})
+    known = told.get("num_heads") if isinstance(told, dict) else None
+    heads, notes = find_heads(width, asked, documents, known)
+    if notes and width == 768 and patch == 16 and not token and "head.weight" in headers:
+        heads, notes = 16, ("16 heads, as timm's vit_base_patch16_gap_224 has; say heads=12 if it is another",)
+    count = headers.shape("pos_embed", 3)[1]
+    (rows, cols), entry = file_grid(count, stem, asked, class_entry=None if token else False)
+    hidden = next((name for name in ("pre_logits.fc", "pre_logits") if f"{name}.weight" in headers), None)
+    config = ViTConfig(
+        stem=stem,
+        depth=headers.count("blocks.", "block", end="."),
+        width=width,
+        mlp_width=headers.shape("blocks.0.mlp.fc1.weight", 2)[0],
+        heads=heads,
+        classes=headers.shape("head.weight", 2)[0] if "head.weight" in headers else None,
+        image_size=(rows * stem.stride, cols * stem.stride),
+        channels=channels,
+        positions=LearnedPositions(resampling="bicubic-antialias"),
+        activation="gelu",
+        qkv_bias="blocks.0.attn.qkv.bias" in headers,
+        layer_scale=1e-6 if "blocks.0.ls1.gamma" in headers else None,
+        pooling="token" if token else "mean",
+        representation_width=headers.shape(f"{hidden}.weight", 2)[0] if hidden else None,
+    )
+    folded = token and not entry
+    inferred = (*notes, "GELU in its exact form and epsilon 1e-6, as timm's ViTs have")
+    if folded:
+        inferred = (*inferred, "the class token has no position")
+    return Found(
+        config=config, dialect={"prefix": headers.prefix, "folded": folded, "hidden": hidden}, inferred=inferred
+    )
+
+
+def _stem(headers: Headers, patch: int, inward: int) -> tuple[Stem, int]:
+    backbone = "patch_embed.backbone"
+    for root in ("stem.conv", "conv"):
+        if f"{backbone}.{root}.weight" in headers:
+            first, channels, *_ = headers.shape(f"{backbone}.{root}.weight", 4)
+            stages = headers.count(f"{backbone}.stages.", "stage", end=".") if root == "stem.conv" else 0
+            units = tuple(
+                headers.count(f"{backbone}.stages.{stage}.blocks.", "unit", end=".") for stage in range(stages)
+            )
+            return HybridStem(units=units, width=first, patch=patch, **STEM), channels  # pyright: ignore[reportArgumentType]
+    if stranger := next((name for name in headers.shapes if name.startswith(backbone)), None):
+        raise CheckpointError(
+            f"{headers.prefix + stranger!r}: the file's hybrid has another stem than the paper's ResNets, "
+            "which have standardised convolutions and GroupNorm."
+        )
+    return PatchStem(patch=patch), inward
+
+
+def _infer_bit(headers: Headers, asked: Asked) -> Found:
+    if asked.grid is not None:
+        raise CheckpointError(f"a BiT has no position table, so no grid; got grid={asked.grid}. Leave it out.")
+    root, channels, *_ = headers.shape("stem.conv.weight", 4)
+    stages = headers.count("stages.", "stage", end=".")
+    config = BiTConfig(
+        units=tuple(headers.count(f"stages.{stage}.blocks.", "unit", end=".") for stage in range(stages)),
+        width=root,
+        classes=headers.shape("head.fc.weight", 4)[0] if "head.fc.weight" in headers else None,
+        channels=channels,
+        image_size=asked.image_size or (224, 224),
+        epsilon=BIT["epsilon"],
+        filter_epsilon=BIT["filter_epsilon"],
+    )
+    inferred = ("epsilon 1e-5, of the filters 1e-8, as timm's BiT has",)
+    return Found(config=config, dialect={"prefix": headers.prefix}, inferred=inferred)
+
+
+def _vit_rows(config: ViTConfig, dialect: Dialect) -> Iterator[Row]:
+    width = config.width
+    match config.stem:
+        case PatchStem(patch=side):
+            yield Row(
+                "embedding.projection.weight",
+                ("patch_embed.proj.weight",),
+                (width, config.channels, side, side),
+                PATCHES,
+            )
+            yield Row("embedding.projection.bias", ("patch_embed.proj.bias",), (width,), SAME)
+        case HybridStem(patch=side) as stem:
+            shape = (width, stem.channels, side, side)
+            yield Row("embedding.patches.projection.weight", ("patch_embed.proj.weight",), shape, PATCHES)
+            yield Row("embedding.patches.projection.bias", ("patch_embed.proj.bias",), (width,), SAME)
+            yield from _hybrid_rows(config, stem)
+        case _:
+            assert_never(config.stem)
+    if config.class_tokens:
+        yield Row("class_token", ("cls_token",), (1, 1, width), FLAT)
+    folded = dialect["folded"]
+    table = (1, config.tokens - folded, width)
+    yield Row("positions.table.0", ("pos_embed",), table, PATCH_TABLE if folded else TABLE)
+    for index in range(config.depth):
+        ours = theirs = f"blocks.{index}"
+        yield from _pair(f"{ours}.attention_norm", f"{theirs}.norm1", (width,))
+        yield Row(f"{ours}.attention.qkv.weight", (f"{theirs}.attn.qkv.weight",), (3 * width, width), SAME)
+        if config.qkv_bias:
+            yield Row(f"{ours}.attention.qkv.bias", (f"{theirs}.attn.qkv.bias",), (3 * width,), SAME)
+        yield from _pair(f"{ours}.attention.out", f"{theirs}.attn.proj", (width, width))
+        yield from _pair(f"{ours}.mlp_norm", f"{theirs}.norm2", (width,))
+        yield from _pair(f"{ours}.mlp.expand", f"{theirs}.mlp.fc1", (config.mlp_width, width))
+        yield from _pair(f"{ours}.mlp.contract", f"{theirs}.mlp.fc2", (width, config.mlp_width))
+        if config.layer_scale is not None:
+            yield Row(f"{ours}.attention_scale.weight", (f"{theirs}.ls1.gamma",), (width,), SAME)
+            yield Row(f"{ours}.mlp_scale.weight", (f"{theirs}.ls2.gamma",), (width,), SAME)
+    yield from _pair("norm", "norm", (width,))
+    if config.representation_width:
+        yield from _pair("hidden", dialect["hidden"], (config.representation_width, width))
+    if config.classes:
+        yield from _pair("head", "head", (config.classes, config.representation))
+
+
+def _hybrid_rows(config: ViTConfig, stem: HybridStem) -> Iterator[Row]:
+    root, *others = convolutions(config)
+    ours, theirs = "embedding.resnet", "patch_embed.backbone"
+    first = f"{theirs}.stem" if stem.units else theirs
+    yield _kernel(f"{ours}.root", f"{first}.conv", root)
+    yield from _pair(f"{ours}.root_norm", f"{first}.norm", (root.outward,))
+    for stage, index, unit in units_of(others):
+        mine, other = f"{ours}.stages.{stage}.{index}", f"{theirs}.stages.{stage}.blocks.{index}"
+        for part, conv in unit.items():
+            number = {"first": 1, "second": 2, "third": 3, "shortcut": 0}[part]
+            names = (f"conv{number}", f"norm{number}") if number else ("shortcut.0", "shortcut.1")
+            peers = (f"conv{number}", f"norm{number}") if number else ("downsample.conv", "downsample.norm")
+            yield _kernel(f"{mine}.{names[0]}", f"{other}.{peers[0]}", conv)
+            yield from _pair(f"{mine}.{names[1]}", f"{other}.{peers[1]}", (conv.outward,))
+
+
+def _bit_rows(config: BiTConfig) -> Iterator[Row]:
+    root, *others = convolutions(config)
+    yield _kernel("root", "stem.conv", root)
+    for stage, index, unit in units_of(others):
+        ours, theirs = f"stages.{stage}.{index}", f"stages.{stage}.blocks.{index}"
+        for part, conv in unit.items():
+            if part == "shortcut":
+                yield _kernel(f"{ours}.shortcut", f"{theirs}.downsample.conv", conv)
+                continue
+            number = {"first": 1, "second": 2, "third": 3}[part]
+            yield _kernel(f"{ours}.conv{number}", f"{theirs}.conv{number}", conv)
+            yield from _pair(f"{ours}.norm{number}", f"{theirs}.norm{number}", (conv.inward,))
+    yield from _pair("norm", "norm", (config.representation,))
+    if config.classes:
+        yield Row("head.weight", ("head.fc.weight",), (config.classes, config.representation, 1, 1), POINT)
+        yield Row("head.bias", ("head.fc.bias",), (config.classes,), SAME)
+
+
+def _kernel(ours: str, theirs: str, conv: Convolution) -> Row:
+    shape = (conv.outward, conv.inward, conv.kernel, conv.kernel)
+    return Row(f"{ours}.weight", (f"{theirs}.weight",), shape, SAME)
+
+
+def _pair(ours: str, theirs: str, shape: tuple[int, ...]) -> Iterator[Row]:
+    yield Row(f"{ours}.weight", (f"{theirs}.weight",), shape, SAME)
+    yield Row(f"{ours}.bias", (f"{theirs}.bias",), shape[:1], SAME)
+
+
+LAYOUT = Layout(
+    name="timm",
+    title="timm's names, which MAE and DINO share",
+    recognise=recognise,
+    infer=infer,
+    rows=rows,
+    dialect=default_dialect,
+    holds=Holds(
+        families=("vit", "hybrid", "bit"),
+        poolings=("token", "mean"),
+        hidden="no",
+        layer_scale=True,
+        bias_free=True,
+        stem=STEM,
+        bit=BIT,
+    ),
+)

@@ -1,0 +1,106 @@
+"""From what a person names to files on this machine: a file, a folder, an address, a name on a hub."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitrail.errors import CheckpointError
+from vitrail.files import fetch, fetch_repository
+
+FORMAT = "vitrail run folder"  # what config.json of ours says that it is
+WEIGHTS = "weights.safetensors"
+DOCUMENTS = ("config.json", "preprocessor_config.json")  # of others, beside their weights
+LARGEST_DOCUMENT = 64 * 2**20  # bytes
+# The weights in a folder of another library, best first.
+USUAL = (
+    *("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"),
+    "open_clip_pytorch_model.bin",
+)
+SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where weights lie, the documents beside them by name, and the run folder of ours where it is one."""
+
+    source: str
+    weights: Path
+    documents: dict[str, Any]
+    run: Path | None = None
+
+
+def find(name: object) -> Place:
+    """Find the weights that a path, an address (https://...) or a name (hf:OWNER/NAME) means."""
+    if not isinstance(name, str | os.PathLike) or not os.fspath(name):
+        raise CheckpointError(f"expected the path or the address of weights; got {name!r}.")
+    source = os.fspath(name)
+    if isinstance(source, bytes):
+        source = os.fsdecode(source)
+    if source.startswith("hf:"):
+        path = fetch_repository(source.removeprefix("hf:"))
+    elif "://" in source:
+        path = fetch(source)
+        source = source.partition("#")[0]
+    else:
+        path = Path(source)
+    if not path.exists():
+        raise CheckpointError(
+            f"there is no file {path}. Check the path; a name on the Hugging Face hub is hf:OWNER/NAME."
+        )
+    try:
+        return _in_folder(path, source) if path.is_dir() else _beside(path, source)
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror or error}.") from error
+
+
+def is_run(folder: Path) -> bool:
+    """Tell whether a folder is one of ours."""
+    path = folder / "config.json"
+    return path.is_file() and read_document(path).get("format") == FORMAT
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Read a JSON object of a likely size."""
+    if path.stat().st_size > LARGEST_DOCUMENT:
+        raise CheckpointError(f"{path} is too large for a configuration: {path.stat().st_size:,} bytes.")
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is no JSON: {error}. Copy or download it again.") from error
+    if not isinstance(document, dict):
+        raise CheckpointError(f"{path} must hold a JSON object; it holds a {type(document).__name__}.")
+    return document
+
+
+def _in_folder(folder: Path, source: str) -> Place:
+    if is_run(folder):
+        if not (folder / WEIGHTS).is_file():
+            raise CheckpointError(f"{folder} is a run folder without {WEIGHTS}. Copy it again.")
+        documents = {"config.json": read_document(folder / "config.json")}
+        return Place(source=source, weights=folder / WEIGHTS, documents=documents, run=folder)
+    usual = [folder / name for name in USUAL if (folder / name).is_file()]
+    others = [path for path in sorted(folder.iterdir()) if path.suffix in SUFFIXES and path.is_file()]
+    if not usual and len(others) != 1:
+        names = ", ".join(path.name for path in others[:6])
+        what = (
+            f"several files of weights: {names}. Give one of them" if others else "no weights. Give a file, or a folder"
+        )
+        raise CheckpointError(
+            f"{folder} is a folder with {what} that a Vitrail run, transformers or timm wrote."
+            if not others
+            else f"{folder} is a folder with {what}."
+        )
+    return Place(source=source, weights=(usual or others)[0], documents=_documents(folder))
+
+
+def _beside(path: Path, source: str) -> Place:
+    """Take a file by itself; where it is a library's own, with the documents beside it."""
+    if path.name == WEIGHTS and is_run(path.parent):
+        return _in_folder(path.parent, source)
+    return Place(source=source, weights=path, documents=_documents(path.parent) if path.name in USUAL else {})
+
+
+def _documents(folder: Path) -> dict[str, Any]:
+    return {name: read_document(folder / name) for name in DOCUMENTS if (folder / name).is_file()}

@@ -1,0 +1,126 @@
+"""What a caller wants of a checkpoint, and the checkpoint made so: read, adapted, with its card."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+
+from vitrail.checkpoint.adapt import Weights, adapt
+from vitrail.checkpoint.cards import read_card
+from vitrail.checkpoint.layouts import Asked
+from vitrail.checkpoint.reading import opening, read_weights
+from vitrail.config import Card, Grid, ModelConfig, ViTConfig, as_size, override, pair, suggest, whole
+from vitrail.errors import ConfigError
+
+# What the weights do not decide.
+CHANGEABLE = (
+    "activation",
+    "attention_dropout",
+    "checkpointing",
+    "dropout",
+    "epsilon",
+    "filter_epsilon",
+    "head_bias",
+    "heads",
+    "positions.resampling",
+    "representation_width",
+    "resampling",
+    "stem.epsilon",
+    "stem.filter_epsilon",
+    "stem.filter_rule",
+    "stochastic_depth",
+)
+
+
+class Checkpoint(NamedTuple):
+    """A model's configuration, its weights in our names, and what belongs to them."""
+
+    config: ModelConfig
+    weights: Weights
+    card: Card
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a caller says of a file and wants of its model, checked before anything is opened."""
+
+    image_size: int | tuple[int, int] | None = None
+    classes: int | None = None
+    patch: int | None = None
+    channels: int | None = None
+    grid: Grid | None = None
+    keep_hidden: bool = False
+    fields: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in self.fields:
+            if name not in CHANGEABLE:
+                raise ConfigError(f"load cannot change {name!r}: the file decides.{suggest(name, CHANGEABLE)}")
+        for name in ("classes", "patch", "channels"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, whole(name, value))
+        if self.image_size is not None:
+            object.__setattr__(self, "image_size", as_size(self.image_size))
+        if self.grid is not None:
+            grid = pair("grid", self.grid, "(rows, cols) of the file's position table")
+            object.__setattr__(self, "grid", grid)
+
+    @property
+    def asked(self) -> Asked:
+        """What is said of the file."""
+        size = None if self.image_size is None else as_size(self.image_size)
+        return Asked(image_size=size, grid=self.grid, fields=self.fields)
+
+    def target(self, old: ModelConfig) -> ModelConfig:
+        """Give the configuration that is wanted of a file's."""
+        named = {name: getattr(self, name) for name in ("image_size", "classes", "patch", "channels")}
+        changes: dict[str, object] = {name: value for name, value in named.items() if value is not None}
+        changes |= self.fields
+        heads = changes.pop("heads", None)
+        if heads is not None and heads != getattr(old, "heads", None):
+            raise ConfigError(f"load cannot change 'heads': the file decides; got heads={heads!r}. Leave it out.")
+        if isinstance(old, ViTConfig):
+            self._settle_hidden(changes, old)
+            self._check_patch(old)
+        return override(old, changes)
+
+    def _settle_hidden(self, changes: dict[str, object], old: ViTConfig) -> None:
+        """Drop the pre-training layer with its classifier (Section 3.2), or keep it under a new one."""
+        if self.classes is not None and not self.keep_hidden:
+            changes.setdefault("representation_width", None)
+        hidden = changes.get("representation_width", old.representation_width)
+        if hidden is not None and hidden != old.representation_width:
+            has = f"one of {old.representation_width}" if old.representation_width else "none"
+            raise ConfigError(f"representation_width={hidden!r}: the file has {has}. Leave it out.")
+        if self.classes is None and hidden != old.representation_width:
+            raise ConfigError(
+                f"the file's head reads {old.representation} features; representation_width={hidden!r} needs a new "
+                "head. Give classes=... too."
+            )
+
+    def _check_patch(self, old: ViTConfig) -> None:
+        if self.patch is None or self.image_size is not None:
+            return
+        side = old.stem.stride // old.stem.patch * self.patch
+        if any(length % side for length in old.image_size):
+            height, width = old.image_size
+            raise ConfigError(
+                f"the file's image size {height}x{width} is no multiple of patches of {side} pixels. "
+                "Give image_size=... too."
+            )
+
+
+def prepare(path: str | os.PathLike[str], request: Request, dtype: torch.dtype | None) -> Checkpoint:
+    """Read a checkpoint in this precision, or its own, and adapt it to what is wanted."""
+    with opening(path, request.asked) as opened:
+        old, new = opened.found.config, request.target(opened.found.config)
+        card = read_card(opened)
+        weights = read_weights(opened, dtype)
+        weights, changes = adapt(weights, old, new, new_head=request.classes is not None)
+    provenance = card.provenance or opened.provenance
+    card = replace(card, provenance=replace(provenance, changes=(*provenance.changes, *changes)))
+    if request.classes is not None:  # those of the old head are no longer the model's
+        card = replace(card, class_names=None)
+    return Checkpoint(new, weights, replace(card, metrics={}) if changes else card)

@@ -1,0 +1,264 @@
+"""`vitrail.save` and conversion: models and weights out again, in any layout that can hold them."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitrail.checkpoint.adapt import Weights
+from vitrail.checkpoint.archives import write_npz, write_pth, write_safetensors
+from vitrail.checkpoint.cards import to_hf_processor
+from vitrail.checkpoint.fit import fit, fold_class_position
+from vitrail.checkpoint.layouts import Dialect, Layout, find_layout
+from vitrail.checkpoint.layouts.base import NOTE
+from vitrail.checkpoint.layouts.hf import config_document
+from vitrail.checkpoint.place import FORMAT, WEIGHTS
+from vitrail.checkpoint.prepare import Request, prepare
+from vitrail.checkpoint.reading import is_finite
+from vitrail.config import (
+    Card,
+    Grid,
+    LearnedPositions,
+    ModelConfig,
+    Provenance,
+    ViTConfig,
+    encode,
+    to_document,
+)
+from vitrail.errors import CheckpointError, ConfigError
+from vitrail.files import new_folder, write_sums
+from vitrail.models import Model
+
+SUFFIXES = {"google": (".npz",), "timm": (".safetensors", ".pth", ".pt", ".bin")}
+SUFFIXES["torchvision"] = SUFFIXES["timm"]
+FOLDERS = ("hf", "vitrail")
+RESAMPLING = {
+    "google": "bilinear-corners",
+    "timm": "bicubic-antialias",
+    "hf": "bicubic",
+    "torchvision": "bicubic-corners",
+}
+PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """What was written, in which layout, with what was lost on the way, and what a reader should know."""
+
+    path: Path
+    layout: str
+    config: ModelConfig
+    provenance: Provenance | None
+    lost: tuple[str, ...]
+    notes: tuple[str, ...]
+    parameters: int
+
+
+def save(
+    model: Model,
+    path: str | os.PathLike[str],
+    *,
+    layout: str = "vitrail",
+    lossy: bool = False,
+    overwrite: bool = False,
+    card: Card | None = None,
+) -> Written:
+    """Write a model in a layout: vitrail and hf are folders, google is .npz, timm and torchvision .safetensors or .pth.
+
+    What the layout cannot hold is refused unless `lossy`. `card` goes with it where the layout has a place for it.
+    """
+    if not isinstance(model, Model):
+        raise ConfigError(f"expected a model of Vitrail; got {type(model).__name__}.")
+    weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    if any(tensor.is_meta for tensor in weights.values()):
+        raise ConfigError("the model is on the meta device: it has shapes and no weights. Build or load it elsewhere.")
+    for name, tensor in weights.items():
+        if not is_finite(tensor):
+            raise CheckpointError(
+                f"{name!r} holds numbers that are not finite: the model has diverged. Nothing was written."
+            )
+    known = card or model.card
+    return write(model.config, weights, known, path, layout=layout, lossy=lossy, overwrite=overwrite)
+
+
+def convert(
+    source: str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    *,
+    layout: str,
+    lossy: bool = False,
+    overwrite: bool = False,
+    image_size: int | tuple[int, int] | None = None,
+    classes: int | None = None,
+    patch: int | None = None,
+    channels: int | None = None,
+    grid: Grid | None = None,
+    keep_hidden: bool = False,
+    dtype: str | None = None,
+    **fields: object,
+) -> Written:
+    """Read weights in any layout and write them in another, in the precision that they have; adapted as `load` does."""
+    check_target(path, find_layout(layout), overwrite=overwrite)
+    if dtype is not None and dtype not in PRECISIONS:
+        raise ConfigError(f"dtype must be one of {', '.join(PRECISIONS)}; got {dtype!r}.")
+    request = Request(
+        image_size=image_size,
+        classes=classes,
+        patch=patch,
+        channels=channels,
+        grid=grid,
+        keep_hidden=keep_hidden,
+        fields=fields,
+    )
+    config, weights, card = prepare(source, request, None if dtype is None else PRECISIONS[dtype])
+    return write(config, weights, card, path, layout=layout, lossy=lossy, overwrite=overwrite)
+
+
+def write(
+    config: ModelConfig,
+    weights: Weights,
+    card: Card,
+    path: str | os.PathLike[str],
+    *,
+    layout: str,
+    lossy: bool,
+    overwrite: bool,
+) -> Written:
+    """Write weights in our names in a layout, in the dialect that they came in where it is the same layout."""
+    chosen, target = find_layout(layout), Path(path)
+    check_target(target, chosen, overwrite=overwrite)
+    dialect = _dialect(chosen, config, card)
+    config, weights, lost = fit(config, weights, chosen, dialect, lossy=lossy)
+    dialect = _dialect(chosen, config, card)
+    theirs = to_layout(config, weights, chosen, dialect)
+    match layout:
+        case "vitrail":
+            _write_run(target, config, theirs, card, overwrite=overwrite)
+        case "hf":
+            assert isinstance(config, ViTConfig)
+            _write_hf(target, config, theirs, card, overwrite=overwrite)
+        case "google":
+            write_npz(target, theirs)
+        case _ if target.suffix == ".safetensors":
+            write_safetensors(target, theirs, {NOTE: json.dumps({"model": encode(config)})})
+        case _:
+            write_pth(target, theirs)
+    count = sum(tensor.numel() for tensor in weights.values())
+    return Written(
+        path=target,
+        layout=layout,
+        config=config,
+        provenance=card.provenance,
+        lost=lost,
+        notes=tuple(_notes(config, card, chosen)),
+        parameters=count,
+    )
+
+
+def to_layout(config: ModelConfig, weights: Weights, layout: Layout, dialect: Dialect) -> dict[str, Tensor]:
+    """Give weights in our names as those of a layout; layers that it stacks are put together."""
+    if dialect.get("folded") and weights["positions.table.0"][0].any():
+        weights = fold_class_position(weights)
+    theirs: dict[str, Tensor] = {}
+    stacks: dict[str, dict[int, Tensor]] = {}
+    for row in layout.rows(config, dialect):
+        shape = row.shape if row.layer is None else row.shape[1:]
+        for name, tensor in zip(row.theirs, row.codec.write(weights[row.ours], shape), strict=True):
+            if row.layer is None:
+                theirs[name] = tensor
+            else:
+                stacks.setdefault(name, {})[row.layer] = tensor
+    return theirs | {name: torch.stack([layers[i] for i in range(len(layers))]) for name, layers in stacks.items()}
+
+
+def _notes(config: ModelConfig, card: Card, layout: Layout) -> Iterator[str]:
+    """Say what the file does not say and a reader needs: nothing of it changes a logit at the model's own size."""
+    if layout.name == "vitrail":
+        return
+    if layout.name in ("timm", "torchvision") and isinstance(config, ViTConfig) and config.heads * 64 != config.width:
+        yield f"the layout does not say that there are {config.heads} heads: a reader must be told"
+    if isinstance(config, ViTConfig) and isinstance(config.positions, LearnedPositions):
+        theirs = RESAMPLING[layout.name]
+        if config.positions.resampling != theirs:
+            yield f"at other image sizes its library resamples positions {theirs}, not {config.positions.resampling}"
+    if card.class_names and layout.name != "hf":
+        yield "the layout has no place for the class names"
+
+
+def check_target(path: str | os.PathLike[str], layout: Layout, *, overwrite: bool) -> None:
+    """Refuse a name that does not fit the layout, before any work."""
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise ConfigError(f"expected a path to write to; got {path!r}.")
+    target = Path(path)
+    if layout.name in FOLDERS:
+        if target.suffix in (".npz", ".safetensors", ".pth", ".pt", ".bin"):
+            raise ConfigError(
+                f"the layout {layout.name} is a folder; got {target}. Give a name without {target.suffix}."
+            )
+        return
+    if target.suffix not in SUFFIXES[layout.name]:
+        endings = " or ".join(SUFFIXES[layout.name])
+        raise ConfigError(f"the layout {layout.name} is a file that ends in {endings}; got {target}.")
+    if target.is_dir():
+        raise ConfigError(f"expected the name of a file to write; {target} is a folder.")
+    if target.exists() and not overwrite:
+        raise CheckpointError(f"{target} exists already. Choose another name, or say overwrite.")
+
+
+def _dialect(layout: Layout, config: ModelConfig, card: Card) -> Dialect:
+    """Speak the layout as the weights' own file did where it can hold them so, or as its library does today."""
+    usual = dict(layout.dialect(config))
+    came = card.provenance
+    if came is None or came.layout != layout.name or not isinstance(came.dialect, Mapping):
+        return usual
+    spoken = {name: value for name, value in came.dialect.items() if name in usual}
+    if spoken.keys() != usual.keys() or (layout.name == "hf" and bool(config.classes) != bool(spoken["prefix"])):
+        return usual
+    if isinstance(config, ViTConfig) and not config.class_tokens and spoken.get("folded"):
+        return usual
+    return spoken
+
+
+def _write_run(
+    folder: Path, config: ModelConfig, tensors: Mapping[str, Tensor], card: Card, *, overwrite: bool
+) -> None:
+    import vitrail
+
+    grid: dict[str, Any] = {"grid": list(config.grid)} if isinstance(config, ViTConfig) else {}
+    documents: dict[str, Any] = {
+        "config.json": {"format": FORMAT, "vitrail": vitrail.__version__, "model": encode(config), **grid}
+    }
+    documents["preprocessing.json"] = to_document(card.preprocessing)
+    if card.class_names is not None:
+        documents["classes.json"] = {"names": list(card.class_names)}
+    if card.provenance is not None:
+        documents["provenance.json"] = to_document(card.provenance)
+    if card.metrics:
+        documents["metrics.json"] = dict(card.metrics)
+    if card.class_names is not None and len(card.class_names) != config.classes:
+        raise ConfigError(f"{len(card.class_names)} class names for {config.classes} classes. Give one for each.")
+    with new_folder(folder, overwrite=overwrite) as temporary:
+        _write_documents(temporary, documents)
+        write_safetensors(temporary / WEIGHTS, tensors, {NOTE: json.dumps({"model": encode(config)})})
+        write_sums(temporary)
+
+
+def _write_hf(folder: Path, config: ViTConfig, tensors: Mapping[str, Tensor], card: Card, *, overwrite: bool) -> None:
+    dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
+    documents = {
+        "config.json": config_document(config, card.class_names) | {"dtype": dtype},
+        "preprocessor_config.json": to_hf_processor(card.preprocessing, config),
+    }
+    with new_folder(folder, overwrite=overwrite) as temporary:
+        _write_documents(temporary, documents)
+        write_safetensors(temporary / "model.safetensors", tensors, {})
+
+
+def _write_documents(folder: Path, documents: Mapping[str, Any]) -> None:
+    for name, document in documents.items():
+        (folder / name).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")

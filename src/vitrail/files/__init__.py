@@ -1,0 +1,22 @@
+"""Files, whole or not at all: written at once, checked by their sums, fetched once and kept in a cache."""
+
+from vitrail.files.atomic import new_folder, replacing, write_bytes, writing
+from vitrail.files.cache import cache_folder, is_offline
+from vitrail.files.checksums import SUMS, sha256_of, verify_sums, write_sums
+from vitrail.files.download import fetch
+from vitrail.files.hub import fetch_repository
+
+__all__ = [
+    "SUMS",
+    "cache_folder",
+    "fetch",
+    "fetch_repository",
+    "is_offline",
+    "new_folder",
+    "replacing",
+    "sha256_of",
+    "verify_sums",
+    "write_bytes",
+    "write_sums",
+    "writing",
+]

@@ -1,0 +1,131 @@
+"""Write files and folders whole or not at all: under a hidden name first, renamed last."""
+
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from vitrail.errors import CheckpointError
+
+# What marks a folder as one of ours; a folder without it is never deleted.
+MARK = "config.json"
+HINTS = {
+    errno.ENOSPC: "Free some space, or write elsewhere.",
+    errno.EDQUOT: "Free some of your quota, or write elsewhere.",
+    errno.ENOENT: "Check the path; create its folder first.",
+    errno.EACCES: "Choose a place that you may write to.",
+    errno.EPERM: "Choose a place that you may write to.",
+    errno.EROFS: "Choose a place that can be written to.",
+    errno.ENOTDIR: "A part of the path is a file; choose another path.",
+    errno.EEXIST: "A part of the path is a file; choose another path.",
+    errno.ENAMETOOLONG: "Choose a shorter name.",
+}
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what the disk refuses into an error with the path, the reason and the way out."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        culprit = error.filename
+        if isinstance(culprit, str) and not culprit.startswith(str(path.parent)):
+            reason = f"{reason}: {culprit}"
+        hint = HINTS.get(error.errno or 0, "Check the path.")
+        raise CheckpointError(f"cannot write {path}: {reason}. {hint}") from error
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the list of a folder's names, is on the disk itself."""
+    if path.is_dir() and os.name == "nt":
+        return  # Windows cannot open a folder
+    number = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file so that its name never shows anything but the old contents or all of the new."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a hidden name beside `path`; what is written there takes its place at the end, or is removed."""
+    path = Path(os.path.realpath(path))
+    temporary = _beside(path)
+    with writing(path):
+        if path.is_dir():
+            raise CheckpointError(f"expected the path of a file to write; {path} is a folder. Give a name inside it.")
+        try:
+            yield temporary
+            sync(temporary)
+            os.replace(temporary, path)
+            sync(path.parent)
+        except BaseException:  # Ctrl-C too
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def new_folder(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
+    """Yield a hidden folder beside `path` that is renamed to it last of all; on any error nothing is left of it."""
+    path = Path(os.path.realpath(path))
+    with writing(path):
+        _check_replaceable(path, overwrite=overwrite)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = _beside(path)
+        temporary.mkdir()
+        try:
+            yield temporary
+            for written in (*temporary.rglob("*"), temporary):
+                sync(written)
+            # Saving can take minutes: somebody else may have taken the name meanwhile.
+            _check_replaceable(path, overwrite=overwrite)
+            _move_in(temporary, path)
+            sync(path.parent)
+        except BaseException:  # Ctrl-C too
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+
+
+def _beside(path: Path) -> Path:
+    # The suffix stays last: numpy.savez, for one, appends its own to a name without it.
+    return path.with_name(f".{path.stem}.{secrets.token_hex(6)}{path.suffix}")
+
+
+def _check_replaceable(path: Path, *, overwrite: bool) -> None:
+    if not os.path.lexists(path):
+        return
+    if not path.is_dir():
+        raise CheckpointError(f"expected the name of a folder to write; {path} is a file. Choose another name.")
+    if not any(path.iterdir()):
+        return
+    if not overwrite:
+        raise CheckpointError(f"{path} exists already and is not empty. Choose another name, or say overwrite.")
+    if not (path / MARK).is_file():
+        raise CheckpointError(
+            f"will not overwrite {path}: it has no {MARK}, so it is no saved model, and its files would be lost. "
+            "Choose another name, or remove the folder yourself."
+        )
+
+
+def _move_in(temporary: Path, path: Path) -> None:
+    if not path.exists():
+        os.rename(temporary, path)
+        return
+    old = _beside(path)
+    os.rename(path, old)
+    try:
+        os.rename(temporary, path)
+    except BaseException:
+        os.rename(old, path)
+        raise
+    shutil.rmtree(old, ignore_errors=True)

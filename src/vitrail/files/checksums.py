@@ -1,0 +1,97 @@
+"""Checksums of a folder's files, in the format of the coreutils tool `sha256sum`."""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from vitrail.errors import CheckpointError
+from vitrail.files.atomic import write_bytes
+
+SUMS = "SHA256SUMS"
+LINE = re.compile(r"([0-9a-fA-F]{64}) [ *]([^\x00-\x1f/\\]+)")
+
+
+def sha256_of(path: str | os.PathLike[str]) -> str:
+    """The SHA-256 of a file's contents, in lower-case hexadecimal."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise CheckpointError(f"cannot read {os.fspath(path)}: {error.strerror or error}. Check the path.") from error
+
+
+def write_sums(folder: str | os.PathLike[str]) -> None:
+    """Write the checksum of every plain file of a folder into its SHA256SUMS."""
+    folder = Path(folder)
+    names = sorted(_plain_files(folder))
+    for name in names:
+        if not LINE.fullmatch(f"{'0' * 64}  {name}"):
+            raise CheckpointError(f"{folder}: the name {name!r} cannot stand in {SUMS}. Rename the file.")
+    sums = _sums(folder, names)
+    write_bytes(folder / SUMS, "".join(f"{sums[name]}  {name}\n" for name in names).encode())
+
+
+def verify_sums(folder: str | os.PathLike[str], names: Iterable[str] | None = None) -> None:
+    """Refuse a folder whose files (all of them, or `names`) are not what its SHA256SUMS says, naming the file."""
+    folder = Path(folder)
+    listed = _read(folder)
+    if names is None:
+        # Hidden files are the file manager's and the version control's: nothing is ever loaded from them.
+        visible = {name for name in _plain_files(folder) if not name.startswith(".")}
+        wanted = sorted(listed.keys() | visible)
+    else:
+        wanted = sorted(set(names))
+    for name in wanted:
+        if name not in listed:
+            raise CheckpointError(
+                f"{folder / name} is not listed in {SUMS}. Copy the folder again, or remove the file."
+            )
+        if not (folder / name).is_file():
+            raise CheckpointError(f"{folder / name} is missing, though {SUMS} lists it. Copy the folder again.")
+    sums = _sums(folder, wanted)
+    for name in wanted:
+        if sums[name] != listed[name]:
+            raise CheckpointError(
+                f"{folder / name} is not the file that {SUMS} lists: expected sha256 {listed[name]}, "
+                f"got {sums[name]}. Copy the folder again."
+            )
+
+
+def _plain_files(folder: Path) -> list[str]:
+    try:
+        return [file.name for file in folder.iterdir() if file.is_file() and file.name != SUMS]
+    except OSError as error:
+        raise CheckpointError(f"cannot read the folder {folder}: {error.strerror or error}. Check the path.") from error
+
+
+def _sums(folder: Path, names: list[str]) -> dict[str, str]:
+    # hashlib lets go of the interpreter while it hashes: the shards of a large model go side by side.
+    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as threads:
+        return dict(zip(names, threads.map(lambda name: sha256_of(folder / name), names), strict=True))
+
+
+def _read(folder: Path) -> dict[str, str]:
+    path = folder / SUMS
+    try:
+        lines = path.read_bytes().decode().split("\n")
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot read {path}: {error.strerror or error}. Copy the folder again, with its {SUMS}."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path} is damaged: it is no text. Copy the folder again.") from error
+    if lines[-1] == "":
+        lines.pop()
+    listed: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        match = LINE.fullmatch(line)
+        if match is None or match[2] in (".", "..", SUMS) or match[2] in listed:
+            raise CheckpointError(
+                f"{path}, line {number}: expected a checksum of 64 digits, two spaces and the name of one file "
+                f"of the folder, once; got {line!r}. Copy the folder again."
+            )
+        listed[match[2]] = match[1].lower()
+    return listed

@@ -1,0 +1,106 @@
+"""Files from the net, fetched once: checked on every use, and used without the network ever after."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from vitrail.errors import CheckpointError
+from vitrail.files.address import Address, parse
+from vitrail.files.atomic import sync, write_bytes, writing
+from vitrail.files.cache import cache_folder, offline_variable
+from vitrail.files.checksums import sha256_of
+from vitrail.files.partial import Part
+from vitrail.files.progress import Progress, say
+from vitrail.files.transfer import ELSEWHERE, transfer
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+
+def fetch(url: str) -> Path:
+    """Bring an https file into the cache, once, and give its path; `#sha256=HEX` is checked on every use."""
+    address = parse(url)
+    file = cache_folder() / "downloads" / address.key
+    # Looked at before the lock, so that a cache that may only be read can be used.
+    damage = _damage(file, address)
+    if damage is None:
+        return file
+    if variable := offline_variable():
+        raise CheckpointError(
+            f"{damage}, and {variable} forbids to download {address.shown}. Unset the variable, {ELSEWHERE}."
+        )
+    with writing(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(file):
+            damage = _damage(file, address)
+            if damage is None:  # another process was faster
+                return file
+            if file.exists():
+                say(f"{damage}. It is downloaded again.")
+                file.unlink()
+            part = Part(_with(file, ".part"))
+            with Progress(address.name) as progress:
+                transfer(address, part, progress)
+            _keep(file, part, address)
+    return file
+
+
+def _damage(file: Path, address: Address) -> str | None:
+    """Say what is wrong with a file of the cache; None when it is as recorded, and as the address asks."""
+    if not file.is_file():
+        return f"{file.name} is not in the cache {file.parent}"
+    got = sha256_of(file)
+    expected = address.sha256 or _recorded(file)
+    if expected is None:
+        return f"{file} has no record of its checksum"
+    if got != expected:
+        return f"{file} is damaged, or another file than asked for: expected sha256 {expected}, got {got}"
+    return None
+
+
+def _recorded(file: Path) -> str | None:
+    try:
+        recorded = json.loads(_with(file, ".json").read_bytes())["sha256"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return recorded if isinstance(recorded, str) else None
+
+
+def _keep(file: Path, part: Part, address: Address) -> None:
+    got = sha256_of(part.path)
+    if address.sha256 not in (got, None):
+        part.clear()
+        raise CheckpointError(
+            f"{address.shown} is not the file that was asked for: expected sha256 {address.sha256}, got {got}. "
+            "It was removed. Compare the checksum with the publisher's, and try again."
+        )
+    record = {"url": address.shown, "sha256": got, "bytes": part.path.stat().st_size}
+    write_bytes(_with(file, ".json"), json.dumps(record, indent=1).encode())
+    sync(part.path)
+    os.replace(part.path, file)
+    part.clear()
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Let one process at a time download a file; where there are no locks, all go ahead."""
+    if fcntl is None:
+        yield
+        return
+    with _with(file, ".lock").open("ab") as lock:  # never removed: two processes could lock two files of one name
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting for another process that downloads {file}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError:
+            pass  # a file system without locks
+        yield
+
+
+def _with(file: Path, ending: str) -> Path:
+    return file.with_name(f"{file.name}{ending}")

@@ -1,0 +1,164 @@
+"""One file over HTTP into a partial file that a later try continues; what is short is never taken as whole."""
+
+import http.client
+import itertools
+import re
+import shutil
+import time
+import urllib.error
+import urllib.request
+from email.message import Message
+from pathlib import Path
+from typing import IO
+
+from vitrail.errors import CheckpointError
+from vitrail.files.address import Address, check_redirect
+from vitrail.files.atomic import writing
+from vitrail.files.partial import Part
+from vitrail.files.progress import Progress
+
+PAUSES = (1.0, 2.0, 4.0, 8.0)  # seconds before each further try
+TIMEOUT = 30.0  # seconds without a byte
+CHUNK = 1 << 20
+ELSEWHERE = "or download the file elsewhere and give its path"
+
+
+class _CutError(Exception):
+    """The connection ended before the file did."""
+
+
+class _UnreachableError(_CutError):
+    """No connection came about."""
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes] | http.client.HTTPResponse,
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        try:
+            check_redirect(req.full_url, newurl)
+        except CheckpointError:
+            fp.close()
+            raise
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def transfer(address: Address, part: Part, progress: Progress) -> None:
+    """Bring the whole file into `part`, going on where an earlier try stopped, trying again after a cut."""
+    for tried in itertools.count():
+        try:
+            _receive(address, part, progress)
+        except _CutError as cut:
+            if tried == 0 and isinstance(cut, _UnreachableError):
+                raise CheckpointError(
+                    f"cannot reach {address.host} for {address.shown}: {cut}. Check the connection, {ELSEWHERE}."
+                ) from cut
+            if tried == len(PAUSES):
+                raise CheckpointError(
+                    f"the download of {address.shown} was cut {tried + 1} times: {cut}. "
+                    f"Run again: it continues at {part.state()[0]:,} bytes."
+                ) from cut
+            time.sleep(PAUSES[tried])
+        else:
+            return
+
+
+def _receive(address: Address, part: Part, progress: Progress) -> None:
+    done, validator, total = part.state()
+    headers = {"User-Agent": "vitrail", "Accept-Encoding": "identity"}
+    if done:
+        headers |= {"Range": f"bytes={done}-", "If-Range": validator}
+    opener = urllib.request.build_opener(_Redirects())
+    try:
+        response = opener.open(urllib.request.Request(address.url, headers=headers), timeout=TIMEOUT)
+    except urllib.error.HTTPError as error:
+        with error:
+            if error.code == 416 and done:
+                if re.fullmatch(rf"bytes \*/{done}", error.headers.get("Content-Range", "")):
+                    return  # all was there already
+                part.clear()
+                raise _CutError("the server's file is another than before") from error
+            raise CheckpointError(_refusal(error.code, address)) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise _UnreachableError(str(getattr(error, "reason", error)) or type(error).__name__) from error
+    with response:
+        if done and response.status == 206:
+            total = _check_continued(response.headers, part, done, validator, total)
+        elif response.status == 200:
+            done, total = 0, _whole(response.headers, address)
+            part.begin(address.shown, _validator(response.headers), total)
+        else:
+            raise CheckpointError(f"{address.shown}: expected a file; the server answered HTTP {response.status}.")
+        _check_space(part.path.parent, (total or 0) - done, address)
+        progress.begin(done, total)
+        _append(response, part, progress)
+    size = part.path.stat().st_size
+    if total is not None and size != total:
+        if size > total:
+            part.clear()
+        raise _CutError(f"{size:,} of {total:,} bytes came")
+
+
+def _append(response: http.client.HTTPResponse, part: Part, progress: Progress) -> None:
+    with writing(part.path), part.path.open("ab") as file:
+        while True:
+            try:
+                chunk = response.read1(CHUNK)
+            except (OSError, http.client.HTTPException) as error:
+                raise _CutError(str(error) or type(error).__name__) from error
+            if not chunk:
+                return
+            file.write(chunk)
+            progress.advance(len(chunk))
+
+
+def _validator(headers: Message) -> str | None:
+    etag = headers.get("ETag")
+    # A weak tag promises the same meaning, not the same bytes: RFC 9110 forbids it in If-Range.
+    return etag if etag and not etag.startswith("W/") else headers.get("Last-Modified")
+
+
+def _whole(headers: Message, address: Address) -> int | None:
+    if headers.get("Content-Encoding", "identity") != "identity":
+        raise CheckpointError(
+            f"{address.shown}: expected the file as it is; the server packs it ({headers['Content-Encoding']}). "
+            "Download the file yourself and give its path."
+        )
+    length = headers.get("Content-Length", "")
+    return int(length) if re.fullmatch(r"[0-9]+", length) else None
+
+
+def _check_continued(headers: Message, part: Part, done: int, validator: str, total: int | None) -> int:
+    match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", headers.get("Content-Range", ""))
+    # Some servers do ranges but ignore If-Range: the version is compared here too.
+    known = _validator(headers) in (validator, None)
+    end = None if match is None else int(match[2]) + 1 if match[3] == "*" else int(match[3])
+    if match is None or end is None or int(match[1]) != done or not known or total not in (end, None):
+        part.clear()
+        raise _CutError("the server sent another part than the one asked for")
+    return end
+
+
+def _check_space(folder: Path, needed: int, address: Address) -> None:
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise CheckpointError(
+            f"{address.shown} needs {needed / 1e6:,.0f} MB more; {folder} has {free / 1e6:,.0f} MB free. "
+            "Free some space, or set VITRAIL_CACHE to a folder on another disk."
+        )
+
+
+def _refusal(code: int, address: Address) -> str:
+    if code in (404, 410):
+        return f"there is no file at {address.shown} (HTTP {code}). Check the address."
+    if code in (401, 403, 407):
+        return f"{address.host} refuses access to {address.shown} (HTTP {code}). Check the address, {ELSEWHERE}."
+    if code == 429 or code >= 500:
+        return f"{address.host} cannot serve {address.shown} now (HTTP {code}). Try again later, {ELSEWHERE}."
+    return f"{address.host} answered HTTP {code} for {address.shown}. Check the address, {ELSEWHERE}."
