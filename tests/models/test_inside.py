@@ -68,8 +68,9 @@ def test_attention_maps_are_what_the_forward_pass_uses(name: str) -> None:
     tokens = model.embed(images)
     for block, weights in zip(model.blocks, maps, strict=True):
         value = block.attention.project(block.attention_norm(tokens))[2]
-        mixed = tokens + block.attention.out((weights @ value).transpose(1, 2).flatten(2))
-        tokens = mixed + block.mlp(block.mlp_norm(mixed))
+        heard = block.attention.out((weights @ value).transpose(1, 2).flatten(2))
+        mixed = tokens + block.attention_scale(heard)
+        tokens = mixed + block.mlp_scale(block.mlp(block.mlp_norm(mixed)))
     torch.testing.assert_close(model.norm(tokens), model.tokens(images))
     last, first = model.attention_maps(images, layers=[-1, 0], queries=slice(0, 1))
     torch.testing.assert_close(last, maps[1][:, :, :1])

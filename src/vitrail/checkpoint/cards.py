@@ -9,6 +9,8 @@ from typing import Any
 from vitrail.checkpoint.place import read_document
 from vitrail.checkpoint.reading import Opened
 from vitrail.config import Card, Preprocessing, Provenance, ViTConfig, from_document
+from vitrail.config.card import texts
+from vitrail.config.check import number
 from vitrail.errors import CheckpointError, ConfigError
 
 # Published models of torchvision: normalised by ImageNet's statistics, the middle 224 of 256.
@@ -47,13 +49,13 @@ def read_run_card(folder: Path, opened: Opened) -> Card:
     try:
         parts: dict[str, Any] = {}
         if (path := folder / "classes.json").is_file():
-            parts["class_names"] = read_document(path).get("names")
+            parts["class_names"] = texts("class_names", read_document(path).get("names"))
         if (path := folder / "preprocessing.json").is_file():
             parts["preprocessing"] = from_document(Preprocessing, read_document(path))
         if (path := folder / "provenance.json").is_file():
             parts["provenance"] = from_document(Provenance, read_document(path))
         if (path := folder / "metrics.json").is_file():
-            parts["metrics"] = read_document(path)
+            parts["metrics"] = {name: number(f"metric {name}", value) for name, value in read_document(path).items()}
         card = Card(**parts)
     except ConfigError as error:
         raise CheckpointError(f"{folder}: {error} Copy the folder again.") from error
@@ -85,26 +87,26 @@ def to_hf_processor(how: Preprocessing, config: ViTConfig) -> dict[str, Any]:
 def _from_hf(said: Mapping[str, Any]) -> Preprocessing | None:
     if not said:
         return None
-    with suppress(ConfigError, TypeError):
-        return Preprocessing(
-            mean=said.get("image_mean", (0.5,)),
-            deviation=said.get("image_std", (0.5,)),
-            interpolation=PIL_FILTERS.get(said.get("resample", 2), "bilinear"),  # pyright: ignore[reportArgumentType]
-        )
-    return None
+    filters = said.get("resample", 2)
+    words = {"interpolation": PIL_FILTERS.get(filters, "bilinear") if isinstance(filters, int) else "bilinear"}
+    return _read(words, said, {"image_mean": "mean", "image_std": "deviation"})
 
 
 def _from_timm(said: object) -> Preprocessing | None:
     if not isinstance(said, dict):
         return None
-    with suppress(ConfigError, TypeError):
-        return Preprocessing(
-            mean=said.get("mean", (0.5,)),
-            deviation=said.get("std", (0.5,)),
-            interpolation=said.get("interpolation", "bicubic"),
-            resize="squash" if said.get("crop_mode") == "squash" else "crop",
-            crop_share=said.get("crop_pct", 1.0),
-        )
+    words = {"interpolation": "bicubic", "resize": "squash" if said.get("crop_mode") == "squash" else "crop"}
+    return _read(
+        words,
+        said,
+        {"mean": "mean", "std": "deviation", "interpolation": "interpolation", "crop_pct": "crop_share"},
+    )
+
+
+def _read(words: dict[str, Any], said: Mapping[str, Any], names: Mapping[str, str]) -> Preprocessing | None:
+    """Read what another library says, under its names; nothing where it makes no sense."""
+    with suppress(ConfigError):
+        return from_document(Preprocessing, words | {ours: said[name] for name, ours in names.items() if name in said})
     return None
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.errors import CheckpointError
-from vitrail.files import fetch, fetch_repository
+from vitrail.files import SUMS, fetch, fetch_repository
 
 FORMAT = "vitrail run folder"  # what config.json of ours says that it is
 WEIGHTS = "weights.safetensors"
@@ -58,6 +58,8 @@ def find(name: object) -> Place:
 def is_run(folder: Path) -> bool:
     """Tell whether a folder is one of ours."""
     path = folder / "config.json"
+    if (folder / SUMS).is_file() and (folder / WEIGHTS).is_file():
+        return True  # also where config.json is lost, which its sums will say
     return path.is_file() and read_document(path).get("format") == FORMAT
 
 
@@ -78,7 +80,7 @@ def _in_folder(folder: Path, source: str) -> Place:
     if is_run(folder):
         if not (folder / WEIGHTS).is_file():
             raise CheckpointError(f"{folder} is a run folder without {WEIGHTS}. Copy it again.")
-        documents = {"config.json": read_document(folder / "config.json")}
+        documents = {name: read_document(folder / name) for name in ("config.json",) if (folder / name).is_file()}
         return Place(source=source, weights=folder / WEIGHTS, documents=documents, run=folder)
     usual = [folder / name for name in USUAL if (folder / name).is_file()]
     others = [path for path in sorted(folder.iterdir()) if path.suffix in SUFFIXES and path.is_file()]

@@ -173,6 +173,7 @@ def _show(found: "Description", *, every: bool) -> None:
 
 def _table(size: str, lines: list[tuple[str, str, str, "TensorStatistics"]]) -> None:
     table = plain_table("part", size, "type", "mean", "deviation", "low", "high", title="", numbers=4)
+    table.columns[0].overflow = "fold"  # a name is of use only whole
     for name, shape, kind, numbers in lines:
         values = (numbers.mean, numbers.deviation, numbers.low, numbers.high)
         table.add_row(name, shape, kind, *("" if value is None else f"{value:.4g}" for value in values))

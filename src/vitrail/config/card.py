@@ -99,8 +99,9 @@ def from_document(kind: type[Any], document: object) -> Any:  # noqa: ANN401
         raise ConfigError(f"{kind.__name__} must be a JSON object; got {document!r}.")
     if unknown := sorted(document.keys() - known):
         raise ConfigError(f"{kind.__name__} has no field {unknown[0]!r}.")
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in document.items()}
     try:
-        return kind(**document)
+        return kind(**values)
     except TypeError as error:
         raise ConfigError(f"{kind.__name__} is incomplete: {error}") from error
 

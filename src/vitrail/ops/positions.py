@@ -3,7 +3,6 @@
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional as F
 
 from vitrail.config import Resampling
 from vitrail.errors import ShapeError
@@ -31,17 +30,9 @@ def resample_positions(
     if how == "bilinear-corners":
         grid = resample_axis(resample_axis(grid, 0, new[0]), 1, new[1])
     else:
-        grid = _bicubic(grid, new, how)
+        rows, cols = (_bicubic(*sides, how, table.device).to(grid.dtype) for sides in zip(old, new, strict=True))
+        grid = torch.einsum("ri,cj,ijd->rcd", rows, cols, grid)
     return torch.cat([table[:leading], grid.flatten(0, 1).to(table.dtype)])  # T2 D
-
-
-def _bicubic(
-    grid: Float[Tensor, "rows cols D"], new: tuple[int, int], how: Resampling
-) -> Float[Tensor, "rows2 cols2 D"]:
-    maps = grid.permute(2, 0, 1)[None]  # 1 D rows cols
-    corners, smooth = how == "bicubic-corners", how == "bicubic-antialias"
-    maps = F.interpolate(maps, size=new, mode="bicubic", align_corners=corners, antialias=smooth)
-    return maps[0].permute(1, 2, 0)
 
 
 def resample_axis(table: Float[Tensor, "..."], axis: int, new: int) -> Float[Tensor, "..."]:
@@ -79,6 +70,33 @@ def sinusoidal_2d_table(
     rows, cols = (sinusoids(_places(before, after, device), width // 2) for before, after in zip(old, new, strict=True))
     grid = torch.cat([rows[:, None].expand(-1, new[1], -1), cols.expand(new[0], -1, -1)], dim=2)  # rows cols D
     return torch.cat([grid.new_zeros(leading, width), grid.flatten(0, 1)]).float()
+
+
+@constant
+def _bicubic(old: int, new: int, how: Resampling, device: torch.device) -> Float[Tensor, "new old"]:
+    """Give the share of every old place in every new one, as torch's own interpolation has it.
+
+    Written out, since torch cannot trace the antialiased one for sizes that it does not know.
+    """
+    places, olds = torch.arange(new, dtype=torch.float64, device=device), torch.arange(old, device=device)
+    if how == "bicubic-antialias":
+        scale = max(old / new, 1.0)
+        shares = _cubic((olds + 0.5 - (places[:, None] + 0.5) * (old / new)) / scale, -0.5)
+        return shares / shares.sum(dim=1, keepdim=True)
+    source = _places(old, new, device) if how == "bicubic-corners" else (places + 0.5) * (old / new) - 0.5
+    low = source.floor()
+    steps = torch.arange(-1, 3, device=device)
+    shares = _cubic(low[:, None] + steps - source[:, None], -0.75)  # of four neighbours; those outside are the border's
+    taps = (low[:, None] + steps).long().clamp(0, old - 1)
+    return (shares[:, :, None] * (taps[:, :, None] == olds)).sum(dim=1)
+
+
+def _cubic(distance: Float[Tensor, "..."], sharpness: float) -> Float[Tensor, "..."]:
+    """Keys' kernel: its value at each distance, zero from 2 on."""
+    far = distance.abs()
+    near = ((sharpness + 2) * far - (sharpness + 3)) * far**2 + 1
+    beyond = ((far - 5) * far + 8) * far * sharpness - 4 * sharpness
+    return torch.where(far <= 1, near, torch.where(far < 2, beyond, torch.zeros_like(far)))
 
 
 @constant

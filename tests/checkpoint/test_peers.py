@@ -1,0 +1,278 @@
+"""Files of other libraries give the logits that those libraries give, at their own size, in rectangles and resized."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peers import hf_model, images, saved, timm_model, torchvision_model
+from torch import Tensor, nn
+
+import vitrail
+from vitrail.checkpoint.archives import Archive, Entry
+from vitrail.checkpoint.layouts import Asked, recognise
+from vitrail.checkpoint.place import Place
+from vitrail.checkpoint.reading import Opened
+from vitrail.config import HybridStem, ModelConfig, ViTConfig
+from vitrail.errors import CheckpointError
+
+pytest.importorskip("timm")
+pytest.importorskip("transformers")
+
+
+def assert_equal(ours: Tensor, theirs: Tensor) -> None:
+    assert theirs.abs().max() > 0.05  # something to compare
+    torch.testing.assert_close(ours, theirs, atol=5e-5, rtol=0)
+
+
+# Patch sides, widths, poolings, stems and heads of all kinds; what is large is made shallow.
+TIMM: dict[str, dict[str, Any]] = {
+    "vit_tiny_patch16_224": {},
+    "vit_small_patch32_224": {"depth": 3},
+    "vit_base_patch16_224": {"depth": 2},
+    "vit_large_patch14_224": {"depth": 2, "img_size": 112},
+    "vit_huge_patch14_224": {"depth": 1, "img_size": 112},  # 16 heads of 80, no classifier
+    "vit_giant_patch14_224": {"depth": 1, "img_size": 70},
+    "vit_base_patch16_gap_224": {"depth": 2},  # 16 heads of 48, no class token
+    "vit_base_patch16_224_miil": {"depth": 2},  # no biases of query, key and value
+    "vit_medium_patch16_gap_240": {"depth": 2},  # layer scale
+    "deit_tiny_patch16_224": {},
+    "deit3_small_patch16_224": {"depth": 3},  # the class token has no position
+    "flexivit_small": {"depth": 3},
+    "test_vit": {},
+    "vit_tiny_r_s16_p8_224": {"depth": 3},
+    "vit_small_r26_s32_224": {"depth": 2},
+    "vit_base_r50_s16_224": {"depth": 2},
+}
+
+
+@pytest.mark.parametrize("name", TIMM)
+def test_timm_vits_and_hybrids_give_timms_logits(name: str, tmp_path: Path) -> None:
+    theirs = timm_model(name, dynamic_img_size=True, **TIMM[name])
+    ours = vitrail.load(saved(theirs, tmp_path / "weights.safetensors"))
+    config = ours.config
+    assert isinstance(config, ViTConfig)
+    stride = config.stem.stride
+    own, resized = config.image_size, (config.image_size[0] + 2 * stride, config.image_size[1] - stride)
+    for size in (own, resized):
+        batch = images(*size)
+        with torch.inference_mode():
+            assert_equal(ours(batch), theirs(batch))
+    with torch.inference_mode():  # resampled once, when it is loaded
+        assert_equal(vitrail.load(tmp_path / "weights.safetensors", image_size=resized)(batch), theirs(batch))
+
+
+@pytest.mark.parametrize("size", [(160, 96), (48, 80)])
+def test_a_rectangular_timm_vit_needs_its_size(size: tuple[int, int], tmp_path: Path) -> None:
+    theirs = timm_model("vit_tiny_patch16_224", img_size=size)
+    path = saved(theirs, tmp_path / "weights.safetensors")
+    batch = images(*size)
+    grid = (size[0] // 16, size[1] // 16)
+    for ours in (vitrail.load(path, image_size=size), vitrail.load(path, grid=grid)):
+        assert ours.config.image_size == size
+        with torch.inference_mode():
+            assert_equal(ours(batch), theirs(batch))
+
+
+def test_timm_bit_gives_timms_logits(tmp_path: Path) -> None:
+    theirs = timm_model("resnetv2_50x1_bit", num_classes=11)
+    ours = vitrail.load(saved(theirs, tmp_path / "weights.pth"))
+    for size in ((128, 128), (97, 150)):
+        with torch.inference_mode():
+            assert_equal(ours(images(*size)), theirs(images(*size)))
+
+
+def test_a_timm_vit_of_another_shape_is_told_its_heads(tmp_path: Path) -> None:
+    from timm.models.vision_transformer import VisionTransformer
+
+    theirs = VisionTransformer(img_size=32, patch_size=8, embed_dim=40, depth=2, num_heads=5, mlp_ratio=2, in_chans=2)
+    path = saved(theirs.eval(), tmp_path / "weights.safetensors")
+    with pytest.raises(CheckpointError, match=r"how many heads share its width of 40, .* Say heads="):
+        vitrail.load(path)
+    with pytest.raises(CheckpointError, match="heads must be a whole number that divides the width 40; got 7"):
+        vitrail.load(path, heads=7)
+    batch = images(32, 32, channels=2)
+    with torch.inference_mode():
+        torch.testing.assert_close(vitrail.load(path, heads=5)(batch), theirs(batch), atol=5e-5, rtol=0)
+
+
+HF: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "tanh": {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6},
+    "relu": {"hidden_act": "relu", "layer_norm_eps": 1e-3},
+    "bias-free": {"qkv_bias": False},
+    "rectangle": {"image_size": (48, 80)},
+    "one channel": {"num_channels": 1, "patch_size": 8},
+}
+SMALL: dict[str, Any] = {
+    "hidden_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 100,
+    "image_size": 96,
+    "patch_size": 16,
+    "num_labels": 7,
+}
+
+
+@pytest.mark.parametrize("options", HF.values(), ids=HF)
+def test_transformers_classifiers_give_their_logits(options: dict[str, Any], tmp_path: Path) -> None:
+    settings = SMALL | options
+    theirs = hf_model("ViTForImageClassification", **settings)
+    ours = vitrail.load(saved(theirs, tmp_path / "model"))
+    batch = images(*ours.config.image_size, channels=ours.config.channels)
+    with torch.inference_mode():
+        assert_equal(ours(batch), theirs(batch).logits)
+    if isinstance(settings["image_size"], int):  # transformers resamples square tables alone
+        batch = images(128, 80, channels=ours.config.channels)
+        with torch.inference_mode():
+            assert_equal(ours(batch), theirs(batch, interpolate_pos_encoding=True).logits)
+
+
+@pytest.mark.parametrize("pooler", [True, False])
+def test_bare_transformers_models_give_their_tokens(pooler: bool, tmp_path: Path) -> None:
+    import transformers
+
+    config = transformers.ViTConfig(**{**SMALL, "pooler_output_size": 24})
+    theirs = transformers.ViTModel(config, add_pooling_layer=pooler).eval()
+    ours = vitrail.load(saved(theirs, tmp_path / "model"))
+    batch = images(96, 96)
+    with torch.inference_mode():
+        out = theirs(batch)
+        assert_equal(ours.tokens(batch), out.last_hidden_state)
+        assert_equal(ours(batch), out.pooler_output if pooler else out.last_hidden_state[:, 0])
+
+
+def test_a_classifier_of_transformers_by_the_names_of_its_modules_is_read_too(tmp_path: Path) -> None:
+    theirs = hf_model("ViTForImageClassification", **SMALL)
+    path = saved(theirs, tmp_path / "weights.safetensors")  # version 5 calls its modules otherwise than its files
+    batch = images(96, 96)
+    with torch.inference_mode():
+        assert_equal(vitrail.load(path, heads=4)(batch), theirs(batch).logits)
+
+
+def test_masked_autoencoders_give_their_encoder_and_leave_their_decoder_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {**SMALL, "decoder_hidden_size": 32, "decoder_num_hidden_layers": 1, "decoder_num_attention_heads": 2}
+    theirs = hf_model("ViTMAEForPreTraining", **options, mask_ratio=0.0)
+    ours = vitrail.load(saved(theirs, tmp_path / "model"))
+    assert ours.card.provenance is not None
+    assert any(name.startswith("decoder.") for name in ours.card.provenance.left_out)
+    assert "left out, since the model has no place for it: decoder." in caplog.text
+    assert ours.config.classes is None
+    batch = images(96, 96)
+    with torch.inference_mode():
+        # Without masking the patches are shuffled all the same: the class token sees all of them in any order.
+        assert_equal(ours(batch), theirs.vit(batch).last_hidden_state[:, 0])  # pyright: ignore[reportCallIssue]
+
+
+def test_mae_and_dino_releases_are_read_as_they_are_wrapped(tmp_path: Path) -> None:
+    theirs = timm_model("vit_tiny_patch16_224", num_classes=0, depth=2)
+    state = theirs.state_dict()
+    extra = {"mask_token": torch.zeros(1, 1, 192), "decoder_pos_embed": torch.zeros(1, 3, 8)}
+    torch.save({"model": state | extra, "epoch": 3}, tmp_path / "mae.pth")
+    teacher = {f"module.backbone.{name}": tensor for name, tensor in state.items()}
+    teacher["module.head.mlp.0.weight"] = torch.zeros(3, 3)
+    student = {name: torch.zeros_like(tensor) for name, tensor in teacher.items()}
+    torch.save({"student": student, "teacher": teacher, "epoch": 3}, tmp_path / "dino.pth")
+    batch = images(224, 224)
+    for name, left_out in (
+        ("mae", ("decoder_pos_embed", "mask_token", "epoch")),
+        ("dino", ("module.head.mlp.0.weight",)),
+    ):
+        ours = vitrail.load(tmp_path / f"{name}.pth")
+        assert ours.card.provenance is not None
+        assert set(left_out) <= set(ours.card.provenance.left_out)
+        with torch.inference_mode():
+            assert_equal(ours(batch), theirs(batch))
+
+
+@pytest.mark.parametrize("options", [{}, {"representation_size": 11}], ids=["linear", "hidden"])
+def test_torchvision_gives_its_logits_at_its_own_size_and_resized(options: dict[str, Any], tmp_path: Path) -> None:
+    from torchvision.models.vision_transformer import interpolate_embeddings
+
+    shape = {"patch_size": 16, "num_layers": 2, "num_heads": 3, "hidden_dim": 192, "mlp_dim": 100, "num_classes": 7}
+    theirs = torchvision_model(image_size=64, **shape, **options)
+    path = saved(theirs, tmp_path / "weights.pth")
+    larger = torchvision_model(image_size=96, **shape, **options)
+    larger.load_state_dict(interpolate_embeddings(96, 16, theirs.state_dict()))  # pyright: ignore[reportArgumentType]
+    with torch.inference_mode():
+        assert_equal(vitrail.load(path)(images(64, 64)), theirs(images(64, 64)))
+        assert_equal(vitrail.load(path)(images(96, 96)), larger(images(96, 96)))
+        assert_equal(vitrail.load(path, image_size=96)(images(96, 96)), larger(images(96, 96)))
+
+
+def test_the_names_of_an_older_torchvision_are_read_too(tmp_path: Path) -> None:
+    shape = {"patch_size": 16, "num_layers": 2, "num_heads": 3, "hidden_dim": 192, "mlp_dim": 100, "num_classes": 7}
+    theirs = torchvision_model(image_size=64, **shape)
+    old = {"mlp.0.": "mlp.linear_1.", "mlp.3.": "mlp.linear_2."}
+    state = {}
+    for name, tensor in theirs.state_dict().items():
+        for new, before in old.items():
+            name = name.replace(new, before)
+        state[name] = tensor
+    torch.save(state, tmp_path / "weights.pth")
+    with torch.inference_mode():
+        assert_equal(vitrail.load(tmp_path / "weights.pth")(images(64, 64)), theirs(images(64, 64)))
+
+
+# What the paper's models lack, by a part of its name in timm's files.
+STRANGE = ("dist_token", "reg_token", "norm_pre", "fc_norm", "attn_pool", "rel_pos", "running_mean", "backbone.0.")
+
+
+class Shapes(Archive):
+    """A file without contents."""
+
+    kind = "shapes"
+
+    def read(self, name: str) -> Tensor:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+
+def test_every_vit_of_timm_is_recognised_with_its_heads_or_refused() -> None:
+    import timm
+
+    count = 0
+    for name in timm.list_models(["vit_*", "deit*", "flexivit*", "resnetv2*bit"]):
+        if any(part in name for part in ("7b", "5b", "giga", "giant", "dinov3", "_pe_", "sapiens", "siglip_")):
+            continue  # slow to make, even without weights
+        with torch.device("meta"):
+            model: Any = timm.create_model(name)
+        entries = {key: Entry(tuple(value.shape), value.dtype) for key, value in model.state_dict().items()}
+        blocks = getattr(model, "blocks", [None])
+        plain = type(model).__name__ == "ResNetV2" or type(blocks[0]).__name__ == "Block"
+        plain = plain and type(model).__name__ in ("VisionTransformer", "ResNetV2")
+        plain = plain and type(getattr(blocks[0], "mlp", None)).__name__ in ("Mlp", "NoneType")  # no gates
+        plain = plain and "norm.weight" in entries
+        if not plain or any(part in key for key in entries for part in STRANGE) or "lambda_q1" in str(entries.keys()):
+            with pytest.raises(CheckpointError):
+                recognised(name, entries)
+            continue
+        config = recognised(name, entries)
+        if isinstance(config, ViTConfig):
+            assert config.heads == blocks[0].attn.num_heads, name
+            assert config.grid == tuple(model.patch_embed.grid_size), name
+            assert isinstance(config.stem, HybridStem) == any(part in name for part in ("_r50", "_r26", "_r_")), name
+        count += 1
+    assert count >= 60
+
+
+def recognised(name: str, entries: dict[str, Entry]) -> ModelConfig:
+    archive = Shapes(Path(name), entries, notes={})
+    layout, found = recognise(archive, Asked(), {})
+    place = Place(source=name, weights=Path(name), documents={})
+    assert Opened(place=place, archive=archive, layout=layout, found=found).rows
+    return found.config
+
+
+def test_models_that_are_none_of_the_papers_are_refused_by_what_they_have(tmp_path: Path) -> None:
+    model: nn.Module = timm_model("deit_tiny_distilled_patch16_224", depth=1)
+    path = saved(model, tmp_path / "weights.safetensors")
+    with pytest.raises(
+        CheckpointError, match=r"'dist_token': the file's model has a distillation token, which the paper"
+    ):
+        vitrail.load(path)
