@@ -96,5 +96,7 @@ def test_a_stranger_is_described_too_with_the_reason_why_it_is_one(tmp_path: Pat
     model = timm_model("test_vit")
     state = {name: tensor for name, tensor in model.state_dict().items() if name != "blocks.3.norm1.bias"}
     save_file(state | {"extra": torch.ones(2)}, tmp_path / "y.safetensors")
-    reason = vitrail.describe(tmp_path / "y.safetensors").reason
+    found = vitrail.describe(tmp_path / "y.safetensors")
+    assert found.layout == "timm"
+    reason = found.reason
     assert "1 missing: blocks.3.norm1.bias; 1 unexpected: extra" in (reason or "")

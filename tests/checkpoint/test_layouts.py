@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import vitrail
-from vitrail.config import ViTConfig
+from vitrail.config import Card, ViTConfig
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models import Model
 
@@ -247,3 +247,65 @@ def test_a_model_that_has_diverged_or_has_no_weights_is_not_written(tmp_path: Pa
     with pytest.raises(ConfigError, match="the model is on the meta device"):
         vitrail.save(vitrail.create("ViT-Ti/16", device="meta"), tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_tensors_do_not_say_is_said_when_they_are_written(tmp_path: Path) -> None:
+    wide = family("vit", image_size=(8, 32), activation="gelu")  # 2x8 patches, 3 heads of 8
+    notes = vitrail.save(wide, tmp_path / "w.pth", layout="timm").notes
+    assert "how many heads share its width of 24" in notes[0]
+    assert vitrail.load(tmp_path / "w.pth", heads=3, grid=(2, 8)).config.image_size == (8, 32)
+    notes = vitrail.save(wide, tmp_path / "w.npz", layout="google", lossy=True).notes
+    assert notes[0] == "from the tensors alone a reader takes a grid of (4, 4): tell it grid=(2, 8)"
+    vitrail.save(wide, tmp_path / "w.safetensors", layout="timm")  # which has a place for notes
+    back = vitrail.load(tmp_path / "w.safetensors")
+    assert isinstance(back.config, ViTConfig)
+    assert (back.config.heads, back.config.image_size) == (3, (8, 32))
+    mean = family("vit-mean", image_size=(64, 64), patch=16, width=768, heads=12, activation="gelu")
+    assert "16 heads" in vitrail.save(mean, tmp_path / "mean.pth", layout="timm").notes[0]
+    vitrail.save(mean, tmp_path / "mean.safetensors", layout="timm")
+    again = vitrail.load(tmp_path / "mean.safetensors").config
+    assert isinstance(again, ViTConfig)
+    assert again.heads == 12
+
+
+def test_refusals_come_before_any_weight_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = written("google", tmp_path / "in")
+    monkeypatch.setattr("vitrail.checkpoint.prepare.read_weights", lambda *_: pytest.fail("weights were read"))
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "photo.jpg").write_bytes(b"x")
+    for layout, name in (("timm", "t.safetensors"), ("hf", "taken"), ("vitrail", "taken")):
+        with pytest.raises(CheckpointError):
+            vitrail.convert(source, tmp_path / name, layout=layout)
+    with pytest.raises(ConfigError):
+        vitrail.convert(source, tmp_path / "x", layout="vitrail", keep_hidden=True)
+
+
+def test_fields_set_otherwise_than_the_file_means_them_are_reported(tmp_path: Path) -> None:
+    source = written("timm", tmp_path / "in")
+    model = vitrail.load(source, activation="gelu-tanh", epsilon=1e-5, dropout=0.1)
+    assert model.card.provenance is not None
+    assert model.card.provenance.changes == (
+        "activation set to gelu-tanh, where the file means gelu",
+        "epsilon set to 1e-05, where the file means 1e-06",
+        "dropout set to 0.1, where the file means 0.0",
+    )
+
+
+def test_preprocessing_follows_the_channels_and_what_is_dropped_is_said(tmp_path: Path) -> None:
+    source = written("torchvision", tmp_path / "in")
+    report = vitrail.convert(source, tmp_path / "hf", layout="hf", channels=1)
+    assert any("squashes images" in note for note in report.notes)
+    import json
+
+    processor = json.loads((tmp_path / "hf" / "preprocessor_config.json").read_text())
+    assert processor["image_mean"] == pytest.approx([0.449])
+    with pytest.raises(ConfigError, match="1 class names for 7 classes"):
+        vitrail.save(vitrail.load(source), tmp_path / "x", layout="hf", card=Card(class_names=("a",)))
+
+
+def test_home_is_a_place_and_missing_folders_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    vitrail.save(family("vit"), "~/deep/run")
+    vitrail.save(family("vit"), "~/deeper/still/w.npz", layout="google")
+    assert vitrail.load("~/deep/run").config == family("vit").config
+    assert (tmp_path / "deeper" / "still" / "w.npz").is_file()

@@ -149,3 +149,22 @@ def test_class_names_must_be_as_many_as_the_classes_and_go_with_a_new_head(tmp_p
     assert vitrail.load(tmp_path / "hf").card.class_names == NAMES
     processor = json.loads((tmp_path / "hf" / "preprocessor_config.json").read_text())
     assert processor["image_mean"] == [0.4, 0.5, 0.6]
+
+
+def test_other_files_are_left_alone_and_never_overwritten(tmp_path: Path) -> None:
+    vitrail.save(family("vit"), tmp_path / "run")
+    (tmp_path / "run" / "README.md").write_text("mine")
+    vitrail.load(tmp_path / "run")
+    with pytest.raises(CheckpointError, match=r"it also holds README\.md, which would be lost"):
+        vitrail.save(family("vit"), tmp_path / "run", overwrite=True)
+    (tmp_path / "run" / "metrics.json").write_text("{}")  # one of ours that is not listed
+    with pytest.raises(CheckpointError, match=r"metrics\.json is not listed"):
+        vitrail.load(tmp_path / "run")
+
+
+def test_a_conversion_says_what_it_opened_not_where_it_once_came_from(tmp_path: Path) -> None:
+    vitrail.save(family("vit", image_size=(20, 20)), tmp_path / "w.npz", layout="google")
+    vitrail.convert(tmp_path / "w.npz", tmp_path / "run", layout="vitrail")
+    report = vitrail.convert(tmp_path / "run", tmp_path / "hf", layout="hf")
+    assert report.came is not None
+    assert (report.came.layout, report.came.container) == ("vitrail", "safetensors")

@@ -88,8 +88,22 @@ def _from_hf(said: Mapping[str, Any]) -> Preprocessing | None:
     if not said:
         return None
     filters = said.get("resample", 2)
-    words = {"interpolation": PIL_FILTERS.get(filters, "bilinear") if isinstance(filters, int) else "bilinear"}
+    words: dict[str, Any] = {
+        "interpolation": PIL_FILTERS.get(filters, "bilinear") if isinstance(filters, int) else "bilinear"
+    }
+    shorter, crop = (_side(said.get(name)) for name in ("size", "crop_size"))
+    if said.get("do_center_crop") is True and shorter and crop and crop <= shorter:
+        words |= {"resize": "crop", "crop_share": crop / shorter}
+    if said.get("do_normalize") is False:
+        return _read(words | {"mean": (0.0,), "deviation": (1.0,)}, said, {})
     return _read(words, said, {"image_mean": "mean", "image_std": "deviation"})
+
+
+def _side(said: object) -> int | None:
+    """Read the side of a size as transformers writes it: a number, or the shorter edge, or a square's height."""
+    if isinstance(said, dict):
+        said = said.get("shortest_edge", said.get("height"))
+    return said if isinstance(said, int) and not isinstance(said, bool) and said > 0 else None
 
 
 def _from_timm(said: object) -> Preprocessing | None:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 import torch
 from torch import Tensor
@@ -37,12 +38,12 @@ class TensorStatistics:
     @property
     def parameters(self) -> int:
         """How many numbers it has."""
-        return torch.Size(self.shape).numel()
+        return prod(self.shape)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What a checkpoint is; where it was not recognised, `layout` is None and `reason` says why."""
+    """What a checkpoint is; `reason` says why it cannot be loaded, and `layout` is None where it was not recognised."""
 
     source: str
     container: str
@@ -59,8 +60,7 @@ class Description:
     @property
     def parameters(self) -> int:
         """How many numbers the model's tensors have."""
-        known = self.layout is not None
-        return sum(tensor.parameters for tensor in self.tensors if tensor.ours is not None or not known)
+        return sum(tensor.parameters for tensor in self.tensors if tensor.ours is not None or self.reason)
 
 
 def describe(
@@ -78,9 +78,9 @@ def describe(
         try:
             layout, found = recognise(archive, asked, {**place.documents, "notes": archive.notes})
             opened = Opened(place=place, archive=archive, layout=layout, found=found)
-            rows = opened.rows
+            rows = opened.check()
         except CheckpointError as error:
-            opened, rows, reason = None, [], str(error)
+            rows, reason = [], str(error)
         tensors = tuple(_measure(archive, rows))
         config = opened.found.config if opened else None
         return Description(

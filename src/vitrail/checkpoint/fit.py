@@ -25,9 +25,16 @@ def fit(
     config: ModelConfig, weights: Weights, layout: Layout, dialect: Dialect, *, lossy: bool
 ) -> tuple[ModelConfig, Weights, tuple[str, ...]]:
     """Give the model as the layout holds it, with what is lost; anything lost is refused unless it may be."""
-    if layout.name == "vitrail":
-        return config, weights, ()
-    found = list(misfits(config, layout, dialect))
+    found = check_fit(config, layout, dialect, lossy=lossy)
+    for misfit in found:
+        assert misfit.cure is not None
+        config, weights = misfit.cure(config, weights)
+    return config, weights, tuple(misfit.what for misfit in found)
+
+
+def check_fit(config: ModelConfig, layout: Layout, dialect: Dialect, *, lossy: bool) -> list[Misfit]:
+    """Give what would be lost where it may be; refuse it otherwise, and what cannot be written at all."""
+    found = [] if layout.name == "vitrail" else list(misfits(config, layout, dialect))
     lost = "; ".join(misfit.what for misfit in found)
     if stuck := [misfit.what for misfit in found if misfit.cure is None]:
         raise CheckpointError(
@@ -38,10 +45,7 @@ def fit(
             f"the layout {layout.name} would lose something of this model: {lost}. Take the layout vitrail, which "
             "loses nothing, or say that it may: --lossy, lossy=True."
         )
-    for misfit in found:
-        assert misfit.cure is not None
-        config, weights = misfit.cure(config, weights)
-    return config, weights, tuple(misfit.what for misfit in found)
+    return found
 
 
 def misfits(config: ModelConfig, layout: Layout, dialect: Dialect) -> Iterator[Misfit]:
@@ -50,7 +54,7 @@ def misfits(config: ModelConfig, layout: Layout, dialect: Dialect) -> Iterator[M
     if family_of(config) not in holds.families:
         yield Misfit(f"it is a {family_of(config)}, and the layout has {', '.join(holds.families)} alone", None)
         return
-    if not config.classes and not holds.headless:
+    if not config.classes and not holds.headless and not dialect.get("headless"):
         yield Misfit("it has no classifier, which every model of the layout has", _as_it_is)
     if isinstance(config, BiTConfig):
         yield from _constants(config, holds.bit)

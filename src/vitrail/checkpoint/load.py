@@ -43,7 +43,7 @@ def load(
         keep_hidden=keep_hidden,
         fields=fields,
     )
-    config, weights, card = prepare(path, request, torch.float32)
+    config, weights, card, _ = prepare(path, request, torch.float32)
     model = assemble(config, weights).to(place).eval()
     model.card = card
     if card.provenance is not None:

@@ -11,8 +11,11 @@ from vitrail.files import SUMS, fetch, fetch_repository
 
 FORMAT = "vitrail run folder"  # what config.json of ours says that it is
 WEIGHTS = "weights.safetensors"
+RUN_FILES = (*("config.json", WEIGHTS, "preprocessing.json", "classes.json", "provenance.json", "metrics.json", SUMS),)
+HF_FILES = ("config.json", "model.safetensors", "preprocessor_config.json")
 DOCUMENTS = ("config.json", "preprocessor_config.json")  # of others, beside their weights
-LARGEST_DOCUMENT = 64 * 2**20  # bytes
+DEEPEST = 32  # levels
+LARGEST_DOCUMENT = 8 * 2**20  # bytes: 21,843 class names are under 2
 # The weights in a folder of another library, best first.
 USUAL = (
     *("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"),
@@ -44,15 +47,15 @@ def find(name: object) -> Place:
         path = fetch(source)
         source = source.partition("#")[0]
     else:
-        path = Path(source)
-    if not path.exists():
-        raise CheckpointError(
-            f"there is no file {path}. Check the path; a name on the Hugging Face hub is hf:OWNER/NAME."
-        )
+        path = Path(source).expanduser()
     try:
+        if not path.exists():
+            raise CheckpointError(
+                f"there is no file {path}. Check the path; a name on the Hugging Face hub is hf:OWNER/NAME."
+            )
         return _in_folder(path, source) if path.is_dir() else _beside(path, source)
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror or error}.") from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}.") from error
 
 
 def is_run(folder: Path) -> bool:
@@ -65,6 +68,8 @@ def is_run(folder: Path) -> bool:
 
 def read_document(path: Path) -> dict[str, Any]:
     """Read a JSON object of a likely size."""
+    if not path.is_file():
+        raise CheckpointError(f"{path} is no plain file.")
     if path.stat().st_size > LARGEST_DOCUMENT:
         raise CheckpointError(f"{path} is too large for a configuration: {path.stat().st_size:,} bytes.")
     try:
@@ -73,7 +78,21 @@ def read_document(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} is no JSON: {error}. Copy or download it again.") from error
     if not isinstance(document, dict):
         raise CheckpointError(f"{path} must hold a JSON object; it holds a {type(document).__name__}.")
+    if _depth(document) > DEEPEST:
+        raise CheckpointError(f"{path} is nested more than {DEEPEST} deep, as no configuration is.")
     return document
+
+
+def _depth(document: object) -> int:
+    """Count how deep lists and objects lie in each other."""
+    depth, layer = 0, [document]
+    while layer := [inner for item in layer for inner in _inside(item)]:
+        depth += 1
+    return depth
+
+
+def _inside(item: object) -> list[object]:
+    return list(item.values()) if isinstance(item, dict) else list(item) if isinstance(item, list) else []
 
 
 def _in_folder(folder: Path, source: str) -> Place:

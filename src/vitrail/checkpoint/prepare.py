@@ -1,7 +1,7 @@
 """What a caller wants of a checkpoint, and the checkpoint made so: read, adapted, with its card."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -11,7 +11,19 @@ from vitrail.checkpoint.adapt import Weights, adapt
 from vitrail.checkpoint.cards import read_card
 from vitrail.checkpoint.layouts import Asked
 from vitrail.checkpoint.reading import opening, read_weights
-from vitrail.config import Card, Grid, ModelConfig, ViTConfig, as_size, override, pair, suggest, whole
+from vitrail.config import (
+    Card,
+    Grid,
+    ModelConfig,
+    Provenance,
+    ViTConfig,
+    as_size,
+    override,
+    pair,
+    reach,
+    suggest,
+    whole,
+)
 from vitrail.errors import ConfigError
 
 # What the weights do not decide.
@@ -40,6 +52,7 @@ class Checkpoint(NamedTuple):
     config: ModelConfig
     weights: Weights
     card: Card
+    came: Provenance  # what was opened, and what was done to it now
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +71,8 @@ class Request:
         for name in self.fields:
             if name not in CHANGEABLE:
                 raise ConfigError(f"load cannot change {name!r}: the file decides.{suggest(name, CHANGEABLE)}")
+        if self.keep_hidden and self.classes is None:
+            raise ConfigError("keep_hidden keeps the tanh layer under a new classifier. Give classes=... too.")
         for name in ("classes", "patch", "channels"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, whole(name, value))
@@ -112,15 +127,36 @@ class Request:
             )
 
 
-def prepare(path: str | os.PathLike[str], request: Request, dtype: torch.dtype | None) -> Checkpoint:
-    """Read a checkpoint in this precision, or its own, and adapt it to what is wanted."""
+def prepare(
+    path: str | os.PathLike[str],
+    request: Request,
+    dtype: torch.dtype | None,
+    check: Callable[[ModelConfig, Card], object] = lambda config, card: None,
+) -> Checkpoint:
+    """Read a checkpoint in this precision, or its own, and adapt it to what is wanted.
+
+    `check` sees the model that it will be, before any weight is read.
+    """
     with opening(path, request.asked) as opened:
         old, new = opened.found.config, request.target(opened.found.config)
         card = read_card(opened)
+        if request.classes is not None:  # those of the old head are no longer the model's
+            card = replace(card, class_names=None)
+        check(new, card)
         weights = read_weights(opened, dtype)
         weights, changes = adapt(weights, old, new, new_head=request.classes is not None)
+    changes = (*changes, *_settings(request, old, new))
+    if old.channels != new.channels:
+        card = replace(card, preprocessing=card.preprocessing.for_channels(new.channels))
     provenance = card.provenance or opened.provenance
     card = replace(card, provenance=replace(provenance, changes=(*provenance.changes, *changes)))
-    if request.classes is not None:  # those of the old head are no longer the model's
-        card = replace(card, class_names=None)
-    return Checkpoint(new, weights, replace(card, metrics={}) if changes else card)
+    came = replace(opened.provenance, inferred=provenance.inferred, changes=changes)
+    return Checkpoint(new, weights, replace(card, metrics={}) if changes else card, came)
+
+
+def _settings(request: Request, old: ModelConfig, new: ModelConfig) -> Iterator[str]:
+    """Say which fields the caller set otherwise than the file's layout means them."""
+    for name in request.fields:
+        before, after = (reach(config, name) for config in (old, new))
+        if before != after and name != "representation_width":
+            yield f"{name} set to {after}, where the file means {before}"

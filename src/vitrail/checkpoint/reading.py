@@ -13,7 +13,7 @@ from torch import Tensor
 from vitrail.checkpoint.adapt import Weights
 from vitrail.checkpoint.archives import Archive, open_archive
 from vitrail.checkpoint.layouts import Asked, Found, Layout, Row, recognise
-from vitrail.checkpoint.place import Place, find
+from vitrail.checkpoint.place import RUN_FILES, Place, find
 from vitrail.config import Provenance
 from vitrail.errors import CheckpointError
 from vitrail.files import verify_sums
@@ -30,9 +30,8 @@ class Opened:
     layout: Layout
     found: Found
 
-    @property
-    def rows(self) -> list[Row]:
-        """The layout's rows of this model, of which the file must have every tensor and no other."""
+    def check(self) -> list[Row]:
+        """Give the layout's rows of this model, of which the file must have every tensor and no other."""
         rows = list(self.layout.rows(self.found.config, self.found.dialect))
         wanted = {name: row.shape for row in rows for name in row.theirs}
         ignored = set(self.found.left_out)
@@ -90,7 +89,7 @@ def verifying(place: Place) -> Iterator[None]:
         yield
         return
     with ThreadPoolExecutor(1) as side:
-        sums = side.submit(verify_sums, place.run)
+        sums = side.submit(verify_sums, place.run, known=RUN_FILES)
         try:
             yield
         finally:
@@ -99,7 +98,9 @@ def verifying(place: Place) -> Iterator[None]:
 
 def read_weights(opened: Opened, dtype: torch.dtype | None) -> Weights:
     """Read every weight in our names and axes, in this precision or in the file's own."""
-    rows = sorted(opened.rows, key=lambda row: row.theirs)  # so that stacked layers are read once
+    rows = opened.check()
+    order = [row.ours for row in rows]
+    rows.sort(key=lambda row: row.theirs)  # so that stacked layers are read once
     if any(row.layer is not None for row in rows):
         kept = lru_cache(maxsize=3)(opened.archive.read)  # query, key and value of all layers
         read = {row.ours: read_row(row, kept, dtype) for row in rows}
@@ -107,7 +108,7 @@ def read_weights(opened: Opened, dtype: torch.dtype | None) -> Weights:
         with ThreadPoolExecutor(WORKERS) as workers:
             tensors = workers.map(lambda row: read_row(row, opened.archive.read, dtype), rows)
             read = {row.ours: tensor for row, tensor in zip(rows, tensors, strict=True)}
-    return {row.ours: read[row.ours] for row in opened.layout.rows(opened.found.config, opened.found.dialect)}
+    return {name: read[name] for name in order}
 
 
 def read_row(row: Row, read: Callable[[str], Tensor], dtype: torch.dtype | None) -> Tensor:
@@ -120,7 +121,11 @@ def read_row(row: Row, read: Callable[[str], Tensor], dtype: torch.dtype | None)
                 "file is damaged. Take an earlier checkpoint."
             )
     made = row.codec.read(*parts)
-    made = made.to(dtype or made.dtype).contiguous()
+    if dtype is not None and made.dtype != dtype:
+        made = made.to(dtype)
+        if not is_finite(made):
+            raise CheckpointError(f"{row.theirs[0]!r} holds numbers too large for {dtype}. Ask for another precision.")
+    made = made.contiguous()
     return made if row.layer is None else made.clone()  # a layer is a view of all of them
 
 

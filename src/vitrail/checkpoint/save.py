@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from vitrail.checkpoint.adapt import Weights
-from vitrail.checkpoint.archives import write_npz, write_pth, write_safetensors
+from vitrail.checkpoint.archives import Entry, write_npz, write_pth, write_safetensors
 from vitrail.checkpoint.cards import to_hf_processor
-from vitrail.checkpoint.fit import fit, fold_class_position
-from vitrail.checkpoint.layouts import Dialect, Layout, find_layout
-from vitrail.checkpoint.layouts.base import NOTE
+from vitrail.checkpoint.fit import check_fit, fit, fold_class_position
+from vitrail.checkpoint.layouts import Asked, Dialect, Layout, find_layout
+from vitrail.checkpoint.layouts.base import NOTE, Headers
 from vitrail.checkpoint.layouts.hf import config_document
-from vitrail.checkpoint.place import FORMAT, WEIGHTS
+from vitrail.checkpoint.place import FORMAT, HF_FILES, RUN_FILES, WEIGHTS
 from vitrail.checkpoint.prepare import Request, prepare
 from vitrail.checkpoint.reading import is_finite
 from vitrail.config import (
@@ -31,7 +31,7 @@ from vitrail.config import (
     to_document,
 )
 from vitrail.errors import CheckpointError, ConfigError
-from vitrail.files import new_folder, write_sums
+from vitrail.files import check_replaceable, new_folder, write_sums, writing
 from vitrail.models import Model
 
 SUFFIXES = {"google": (".npz",), "timm": (".safetensors", ".pth", ".pt", ".bin")}
@@ -53,7 +53,7 @@ class Written:
     path: Path
     layout: str
     config: ModelConfig
-    provenance: Provenance | None
+    came: Provenance | None  # what was opened and done to it, where a file was
     lost: tuple[str, ...]
     notes: tuple[str, ...]
     parameters: int
@@ -82,8 +82,7 @@ def save(
             raise CheckpointError(
                 f"{name!r} holds numbers that are not finite: the model has diverged. Nothing was written."
             )
-    known = card or model.card
-    return write(model.config, weights, known, path, layout=layout, lossy=lossy, overwrite=overwrite)
+    return write(model.config, weights, card or model.card, path, layout=layout, lossy=lossy, overwrite=overwrite)
 
 
 def convert(
@@ -103,7 +102,8 @@ def convert(
     **fields: object,
 ) -> Written:
     """Read weights in any layout and write them in another, in the precision that they have; adapted as `load` does."""
-    check_target(path, find_layout(layout), overwrite=overwrite)
+    chosen = find_layout(layout)
+    check_target(path, chosen, overwrite=overwrite)
     if dtype is not None and dtype not in PRECISIONS:
         raise ConfigError(f"dtype must be one of {', '.join(PRECISIONS)}; got {dtype!r}.")
     request = Request(
@@ -115,8 +115,11 @@ def convert(
         keep_hidden=keep_hidden,
         fields=fields,
     )
-    config, weights, card = prepare(source, request, None if dtype is None else PRECISIONS[dtype])
-    return write(config, weights, card, path, layout=layout, lossy=lossy, overwrite=overwrite)
+    precision = None if dtype is None else PRECISIONS[dtype]
+    config, weights, card, came = prepare(
+        source, request, precision, lambda new, known: check_fit(new, chosen, _dialect(chosen, new, known), lossy=lossy)
+    )
+    return write(config, weights, card, path, layout=layout, lossy=lossy, overwrite=overwrite, came=came)
 
 
 def write(
@@ -128,14 +131,19 @@ def write(
     layout: str,
     lossy: bool,
     overwrite: bool,
+    came: Provenance | None = None,
 ) -> Written:
     """Write weights in our names in a layout, in the dialect that they came in where it is the same layout."""
-    chosen, target = find_layout(layout), Path(path)
-    check_target(target, chosen, overwrite=overwrite)
+    chosen = find_layout(layout)
+    target = check_target(path, chosen, overwrite=overwrite)
+    if card.class_names is not None and len(card.class_names) != config.classes:
+        raise ConfigError(f"{len(card.class_names)} class names for {config.classes} classes. Give one for each.")
     dialect = _dialect(chosen, config, card)
     config, weights, lost = fit(config, weights, chosen, dialect, lossy=lossy)
     dialect = _dialect(chosen, config, card)
     theirs = to_layout(config, weights, chosen, dialect)
+    with writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
     match layout:
         case "vitrail":
             _write_run(target, config, theirs, card, overwrite=overwrite)
@@ -153,9 +161,9 @@ def write(
         path=target,
         layout=layout,
         config=config,
-        provenance=card.provenance,
+        came=came,
         lost=lost,
-        notes=tuple(_notes(config, card, chosen)),
+        notes=tuple(_notes(config, card, chosen, dialect)),
         parameters=count,
     )
 
@@ -176,31 +184,52 @@ def to_layout(config: ModelConfig, weights: Weights, layout: Layout, dialect: Di
     return theirs | {name: torch.stack([layers[i] for i in range(len(layers))]) for name, layers in stacks.items()}
 
 
-def _notes(config: ModelConfig, card: Card, layout: Layout) -> Iterator[str]:
+def _notes(config: ModelConfig, card: Card, layout: Layout, dialect: Dialect) -> Iterator[str]:
     """Say what the file does not say and a reader needs: nothing of it changes a logit at the model's own size."""
     if layout.name == "vitrail":
         return
-    if layout.name in ("timm", "torchvision") and isinstance(config, ViTConfig) and config.heads * 64 != config.width:
-        yield f"the layout does not say that there are {config.heads} heads: a reader must be told"
+    if layout.name != "hf" and isinstance(config, ViTConfig):
+        yield from _unsaid(config, layout, dialect)
     if isinstance(config, ViTConfig) and isinstance(config.positions, LearnedPositions):
         theirs = RESAMPLING[layout.name]
         if config.positions.resampling != theirs:
             yield f"at other image sizes its library resamples positions {theirs}, not {config.positions.resampling}"
+    if layout.name == "hf" and card.preprocessing.resize == "crop":
+        yield "transformers' preprocessing squashes images, where this model's crops them"
+    if layout.name == "hf" and config.classes is None and config.representation == getattr(config, "width", None):
+        yield "transformers' ViTModel adds a pooler of random weights: load it with add_pooling_layer=False"
     if card.class_names and layout.name != "hf":
         yield "the layout has no place for the class names"
 
 
-def check_target(path: str | os.PathLike[str], layout: Layout, *, overwrite: bool) -> None:
-    """Refuse a name that does not fit the layout, before any work."""
+def _unsaid(config: ViTConfig, layout: Layout, dialect: Dialect) -> Iterator[str]:
+    """Say what a reader of the tensors alone would not know, or would take for something else."""
+    rows = list(layout.rows(config, dialect))
+    entries = {name: Entry(row.shape, torch.float32) for row in rows for name in row.theirs}
+    try:
+        found = layout.infer(Headers(entries, layout.recognise(entries) or ""), Asked(), {}).config
+    except CheckpointError as error:
+        yield f"the tensors alone do not say all: {error}"
+        return
+    assert isinstance(found, ViTConfig)
+    if found.heads != config.heads:
+        yield f"from the tensors alone a reader takes {found.heads} heads: tell it heads={config.heads}"
+    if found.grid != config.grid:
+        yield f"from the tensors alone a reader takes a grid of {found.grid}: tell it grid={config.grid}"
+
+
+def check_target(path: str | os.PathLike[str], layout: Layout, *, overwrite: bool) -> Path:
+    """Refuse a name that does not fit the layout or is taken, before any work; give the path."""
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         raise ConfigError(f"expected a path to write to; got {path!r}.")
-    target = Path(path)
+    target = Path(path).expanduser()
     if layout.name in FOLDERS:
         if target.suffix in (".npz", ".safetensors", ".pth", ".pt", ".bin"):
             raise ConfigError(
                 f"the layout {layout.name} is a folder; got {target}. Give a name without {target.suffix}."
             )
-        return
+        check_replaceable(target, overwrite=overwrite, ours=RUN_FILES if layout.name == "vitrail" else HF_FILES)
+        return target
     if target.suffix not in SUFFIXES[layout.name]:
         endings = " or ".join(SUFFIXES[layout.name])
         raise ConfigError(f"the layout {layout.name} is a file that ends in {endings}; got {target}.")
@@ -208,6 +237,7 @@ def check_target(path: str | os.PathLike[str], layout: Layout, *, overwrite: boo
         raise ConfigError(f"expected the name of a file to write; {target} is a folder.")
     if target.exists() and not overwrite:
         raise CheckpointError(f"{target} exists already. Choose another name, or say overwrite.")
+    return target
 
 
 def _dialect(layout: Layout, config: ModelConfig, card: Card) -> Dialect:
@@ -217,11 +247,23 @@ def _dialect(layout: Layout, config: ModelConfig, card: Card) -> Dialect:
     if came is None or came.layout != layout.name or not isinstance(came.dialect, Mapping):
         return usual
     spoken = {name: value for name, value in came.dialect.items() if name in usual}
-    if spoken.keys() != usual.keys() or (layout.name == "hf" and bool(config.classes) != bool(spoken["prefix"])):
+    if layout.name == "hf" and spoken.get("prefix") != usual["prefix"]:  # transformers opens no other
         return usual
-    if isinstance(config, ViTConfig) and not config.class_tokens and spoken.get("folded"):
-        return usual
-    return spoken
+    return spoken if _is_understood(layout, config, spoken) else usual
+
+
+def _is_understood(layout: Layout, config: ModelConfig, dialect: Dialect) -> bool:
+    """Tell whether a file of this model in this dialect would be read as it is meant."""
+    try:
+        rows = list(layout.rows(config, dialect))
+        entries = {name: Entry(row.shape, torch.float32) for row in rows for name in row.theirs}
+        prefix = layout.recognise(entries)
+        grid = config.grid if isinstance(config, ViTConfig) else None
+        heads = {"heads": config.heads} if isinstance(config, ViTConfig) else {}
+        found = layout.infer(Headers(entries, prefix or ""), Asked(grid=grid, fields=heads), {})
+    except Exception:  # a dialect from a file may be any nonsense
+        return False
+    return prefix is not None and dict(found.dialect) == dict(dialect) and not found.left_out
 
 
 def _write_run(
@@ -240,9 +282,7 @@ def _write_run(
         documents["provenance.json"] = to_document(card.provenance)
     if card.metrics:
         documents["metrics.json"] = dict(card.metrics)
-    if card.class_names is not None and len(card.class_names) != config.classes:
-        raise ConfigError(f"{len(card.class_names)} class names for {config.classes} classes. Give one for each.")
-    with new_folder(folder, overwrite=overwrite) as temporary:
+    with new_folder(folder, overwrite=overwrite, ours=RUN_FILES) as temporary:
         _write_documents(temporary, documents)
         write_safetensors(temporary / WEIGHTS, tensors, {NOTE: json.dumps({"model": encode(config)})})
         write_sums(temporary)
@@ -254,7 +294,7 @@ def _write_hf(folder: Path, config: ViTConfig, tensors: Mapping[str, Tensor], ca
         "config.json": config_document(config, card.class_names) | {"dtype": dtype},
         "preprocessor_config.json": to_hf_processor(card.preprocessing, config),
     }
-    with new_folder(folder, overwrite=overwrite) as temporary:
+    with new_folder(folder, overwrite=overwrite, ours=HF_FILES) as temporary:
         _write_documents(temporary, documents)
         write_safetensors(temporary / "model.safetensors", tensors, {})
 

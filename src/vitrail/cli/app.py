@@ -77,4 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         app(list(sys.argv[1:] if arguments is None else arguments), prog_name="vitrail")
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else int(done.code is not None)
+    except KeyboardInterrupt:
+        show_error("interrupted.")
+        return 130
     return 0

@@ -51,7 +51,7 @@ def convert(
     settings: Settings = None,
     as_json: Json = False,
 ) -> None:
-    """Read weights in any layout and write them in another, the same numbers to the bit."""
+    """Read weights in any layout and write them in another; numbers stay as they are unless an option changes them."""
     size = None if image_size is None else read_size(image_size)
     shape = None if grid is None else read_pair("--grid", grid)
     fields = read_fields(settings or [])
@@ -74,7 +74,7 @@ def convert(
             dtype=dtype,
             **fields,
         )
-    came = written.provenance
+    came = written.came
     notes = {
         "inferred": came.inferred if came else (),
         "changed": came.changes if came else (),

@@ -109,6 +109,8 @@ def summary(found: "Description") -> dict[str, str]:
             "because": found.reason or "",
         }
     lines["layout"] = f"{found.layout}: {found.title}"
+    if found.reason:
+        lines["but"] = found.reason
     lines["model"] = found.model or "none of the paper's by name"
     if isinstance(config, ViTConfig):
         rows, cols = config.grid
@@ -161,7 +163,7 @@ def _show(found: "Description", *, every: bool) -> None:
             console.print(text, markup=False)
         if len(shown) < len(texts):
             console.print(f"{'':<{wide}}  and {len(texts) - len(shown)} more")
-    unknown = found.config is None
+    unknown = found.reason is not None
     if every or unknown:
         shown = found.tensors if every else found.tensors[:20]
         _table("shape", [(t.name, "x".join(map(str, t.shape)) or "one number", t.dtype, t) for t in shown])
@@ -173,10 +175,12 @@ def _show(found: "Description", *, every: bool) -> None:
 
 def _table(size: str, lines: list[tuple[str, str, str, "TensorStatistics"]]) -> None:
     table = plain_table("part", size, "type", "mean", "deviation", "low", "high", title="", numbers=4)
-    table.columns[0].overflow = "fold"  # a name is of use only whole
+    table.columns[0].overflow = "fold"  # a name is of use only whole, and so is a number
+    for column in table.columns[1:]:
+        column.no_wrap = True
     for name, shape, kind, numbers in lines:
         values = (numbers.mean, numbers.deviation, numbers.low, numbers.high)
-        table.add_row(name, shape, kind, *("" if value is None else f"{value:.4g}" for value in values))
+        table.add_row(name, shape, kind, *("" if value is None else f"{value:.3g}" for value in values))
     Console().print(table)
 
 

@@ -3,7 +3,7 @@
 from vitrail.config.card import Card, Preprocessing, Provenance, from_document, to_document
 from vitrail.config.check import as_size, pair, whole
 from vitrail.config.codec import decode, encode
-from vitrail.config.fields import override, read_settings, suggest
+from vitrail.config.fields import override, reach, read_settings, suggest
 from vitrail.config.model import BiTConfig, Grid, HybridStem, ModelConfig, PatchStem, Stem, ViTConfig
 from vitrail.config.positions import (
     Learned2DPositions,
@@ -47,6 +47,7 @@ __all__ = [
     "override",
     "pair",
     "parse",
+    "reach",
     "read_settings",
     "row",
     "suggest",

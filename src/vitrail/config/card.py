@@ -1,7 +1,7 @@
 """What belongs to weights beside the model: class names, preprocessing, where they come from, how good they are."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
@@ -37,6 +37,13 @@ class Preprocessing:
         if self.crop_share > 1:
             raise ConfigError(f"crop_share must be at most 1; got {self.crop_share}.")
         truth("antialias", self.antialias)
+
+    def for_channels(self, channels: int) -> "Preprocessing":
+        """Give it for another number of channels: one mean and one deviation for all where each had its own."""
+        if len(self.mean) in (1, channels):
+            return self
+        mean, deviation = (sum(values) / len(values) for values in (self.mean, self.deviation))
+        return replace(self, mean=(mean,), deviation=(deviation,))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,7 @@ def _decode(value: object, hint: object, where: str) -> object:
     if not parts:
         wants_tuple = get_origin(hint) is tuple or any(get_origin(option) is tuple for option in get_args(hint))
         return tuple(value) if wants_tuple and isinstance(value, list) else value
-    if not isinstance(value, dict) or value.get("kind") not in parts:
+    if not isinstance(value, dict) or not isinstance(value.get("kind"), str) or value["kind"] not in parts:
         got = value.get("kind") if isinstance(value, dict) else value
         raise ConfigError(f"{where} must be an object with a kind of {', '.join(parts)}; got {got!r}.")
     kind = parts[value["kind"]]

@@ -58,6 +58,14 @@ def make(kind: type[ModelConfig], values: Mapping[str, object], changes: Mapping
     return kind(**merged)
 
 
+def reach(config: ModelConfig, name: str) -> object:
+    """Give the value of a field, or of a field of a part, as `make` names them."""
+    if name in hints(type(config)):
+        return getattr(config, name)
+    part, leaf = _reach(type(config), {field.name: getattr(config, field.name) for field in fields(config)}, name)
+    return getattr(getattr(config, part), leaf)
+
+
 def read_settings(kind: type[ModelConfig], values: Mapping[str, object], settings: Iterable[str]) -> dict[str, object]:
     """Read `field=value` texts into changes; parts are those of `values` unless a setting changes them."""
     pairs: dict[str, str] = {}

@@ -158,7 +158,8 @@ class ViTConfig:
         if not isinstance(self.stem, PatchStem | HybridStem):
             raise ConfigError(f"stem must be a PatchStem or a HybridStem; got {self.stem!r}.")
         if self.width % self.heads:
-            near = next(heads for heads in range(min(self.heads, self.width), 0, -1) if self.width % heads == 0)
+            few = min(self.heads, self.width, DEEPEST)  # a search that ends soon
+            near = next(heads for heads in range(few, 0, -1) if self.width % heads == 0)
             raise ConfigError(
                 f"heads must divide the width {self.width}; got {self.heads} heads. Take heads={near}, "
                 f"or a width that is a multiple of {self.heads}."

@@ -1,6 +1,6 @@
 """Files, whole or not at all: written at once, checked by their sums, fetched once and kept in a cache."""
 
-from vitrail.files.atomic import new_folder, replacing, write_bytes, writing
+from vitrail.files.atomic import check_replaceable, new_folder, replacing, write_bytes, writing
 from vitrail.files.cache import cache_folder, is_offline
 from vitrail.files.checksums import SUMS, sha256_of, verify_sums, write_sums
 from vitrail.files.download import fetch
@@ -9,6 +9,7 @@ from vitrail.files.hub import fetch_repository
 __all__ = [
     "SUMS",
     "cache_folder",
+    "check_replaceable",
     "fetch",
     "fetch_repository",
     "is_offline",

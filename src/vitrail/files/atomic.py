@@ -4,7 +4,7 @@ import errno
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -75,11 +75,14 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 @contextmanager
-def new_folder(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
-    """Yield a hidden folder beside `path` that is renamed to it last of all; on any error nothing is left of it."""
+def new_folder(path: str | os.PathLike[str], *, overwrite: bool, ours: Collection[str] | None = None) -> Iterator[Path]:
+    """Yield a hidden folder beside `path` that is renamed to it last of all; on any error nothing is left of it.
+
+    A folder that holds other files than `ours` is never overwritten.
+    """
     path = Path(os.path.realpath(path))
     with writing(path):
-        _check_replaceable(path, overwrite=overwrite)
+        check_replaceable(path, overwrite=overwrite, ours=ours)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = _beside(path)
         temporary.mkdir()
@@ -88,7 +91,7 @@ def new_folder(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Pat
             for written in (*temporary.rglob("*"), temporary):
                 sync(written)
             # Saving can take minutes: somebody else may have taken the name meanwhile.
-            _check_replaceable(path, overwrite=overwrite)
+            check_replaceable(path, overwrite=overwrite, ours=ours)
             _move_in(temporary, path)
             sync(path.parent)
         except BaseException:  # Ctrl-C too
@@ -101,7 +104,8 @@ def _beside(path: Path) -> Path:
     return path.with_name(f".{path.stem}.{secrets.token_hex(6)}{path.suffix}")
 
 
-def _check_replaceable(path: Path, *, overwrite: bool) -> None:
+def check_replaceable(path: Path, *, overwrite: bool, ours: Collection[str] | None = None) -> None:
+    """Refuse a name that is taken, unless it may be overwritten and nothing of somebody else's would be lost."""
     if not os.path.lexists(path):
         return
     if not path.is_dir():
@@ -114,6 +118,12 @@ def _check_replaceable(path: Path, *, overwrite: bool) -> None:
         raise CheckpointError(
             f"will not overwrite {path}: it has no {MARK}, so it is no saved model, and its files would be lost. "
             "Choose another name, or remove the folder yourself."
+        )
+    others = [] if ours is None else sorted(file.name for file in path.iterdir() if file.name not in ours)
+    if others:
+        raise CheckpointError(
+            f"will not overwrite {path}: it also holds {', '.join(others[:4])}, which would be lost. "
+            "Choose another name, or move them away."
         )
 
 

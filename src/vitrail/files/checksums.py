@@ -3,7 +3,7 @@
 import hashlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from vitrail.errors import CheckpointError
 from vitrail.files.atomic import write_bytes
 
 SUMS = "SHA256SUMS"
+LARGEST = 1 << 20  # bytes of a list
 LINE = re.compile(r"([0-9a-fA-F]{64}) [ *]([^\x00-\x1f/\\]+)")
 
 
@@ -34,13 +35,19 @@ def write_sums(folder: str | os.PathLike[str]) -> None:
     write_bytes(folder / SUMS, "".join(f"{sums[name]}  {name}\n" for name in names).encode())
 
 
-def verify_sums(folder: str | os.PathLike[str], names: Iterable[str] | None = None) -> None:
-    """Refuse a folder whose files (all of them, or `names`) are not what its SHA256SUMS says, naming the file."""
+def verify_sums(
+    folder: str | os.PathLike[str], names: Iterable[str] | None = None, *, known: Collection[str] | None = None
+) -> None:
+    """Refuse a folder whose files (all of them, or `names`) are not what its SHA256SUMS says, naming the file.
+
+    With `known`, other files that are not listed are nobody's business.
+    """
     folder = Path(folder)
     listed = _read(folder)
     if names is None:
         # Hidden files are the file manager's and the version control's: nothing is ever loaded from them.
         visible = {name for name in _plain_files(folder) if not name.startswith(".")}
+        visible = visible if known is None else visible & set(known)
         wanted = sorted(listed.keys() | visible)
     else:
         wanted = sorted(set(names))
@@ -76,6 +83,8 @@ def _sums(folder: Path, names: list[str]) -> dict[str, str]:
 def _read(folder: Path) -> dict[str, str]:
     path = folder / SUMS
     try:
+        if path.exists() and (not path.is_file() or path.stat().st_size > LARGEST):
+            raise CheckpointError(f"{path} is no file of checksums. Copy the folder again, with its {SUMS}.")
         lines = path.read_bytes().decode().split("\n")
     except OSError as error:
         raise CheckpointError(
@@ -91,7 +100,7 @@ def _read(folder: Path) -> dict[str, str]:
         if match is None or match[2] in (".", "..", SUMS) or match[2] in listed:
             raise CheckpointError(
                 f"{path}, line {number}: expected a checksum of 64 digits, two spaces and the name of one file "
-                f"of the folder, once; got {line!r}. Copy the folder again."
+                f"of the folder, once; got {line[:100]!r}. Copy the folder again."
             )
         listed[match[2]] = match[1].lower()
     return listed

@@ -15,16 +15,18 @@ __all__ = ["Archive", "Entry", "Shape", "open_archive", "write_npz", "write_pth"
 def open_archive(path: Path) -> Archive:
     """Open a file of tensors; anything else is refused by what it is."""
     try:
+        if not path.is_file():
+            raise CheckpointError(f"{path} is no plain file. Give the path of a file.")
         with path.open("rb") as file:
             start = file.read(16)
         if is_pickle(path):
             return PthArchive(path)
         if start[:2] == b"PK":
             return NpzArchive(path)
+        if start.lstrip()[:1] == b"{" and int.from_bytes(start[:8], "little") > path.stat().st_size:
+            return ShardedArchive(path)
         if start[8:9] == b"{":
             return SafeArchive(path)
-        if start.lstrip()[:1] == b"{":
-            return ShardedArchive(path)
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror or error}.") from error
     raise CheckpointError(

@@ -1,17 +1,26 @@
 """A file of named tensors: names, shapes and precisions are known at once, contents are read one by one."""
 
+import zipfile
+import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from vitrail.errors import CheckpointError
 
 Shape = tuple[int, ...]
+MOST_TENSORS = 10_000
+# What a damaged archive raises, from zlib's errors to those of zip's many features.
+DAMAGE = (
+    *(zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, KeyError, RuntimeError, NotImplementedError),
+    *(SyntaxError, OverflowError),
+)
 
 
 class Entry(NamedTuple):
@@ -47,6 +56,23 @@ class Archive(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def check_count(path: Path, count: int) -> None:
+    """Refuse a file of more tensors than any model has, before anything is done with each."""
+    if count > MOST_TENSORS:
+        raise CheckpointError(f"{path} holds {count:,} tensors; a model has at most {MOST_TENSORS:,}. It was not read.")
+
+
+def fill(read: Callable[[int], bytes], into: np.ndarray) -> None:
+    """Read as many bytes as there is room for, a few megabytes at a time."""
+    done = 0
+    while done < len(into):
+        piece = read(min(len(into) - done, 1 << 22))
+        if not piece:
+            raise EOFError("it ends too early")
+        into[done : done + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
+        done += len(piece)
 
 
 def damaged(path: Path, why: object) -> CheckpointError:

@@ -1,9 +1,11 @@
 """`.npz` files: arrays by name, read one by one, never a pickle; bfloat16 is stored as bytes without a type (V2)."""
 
+import io
 import os
+import warnings
 import zipfile
-import zlib
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
@@ -13,18 +15,14 @@ import torch
 from numpy.lib import format as npy
 from torch import Tensor
 
-from vitrail.checkpoint.archives.base import Archive, Entry, Shape, damaged
+from vitrail.checkpoint.archives.base import DAMAGE, Archive, Entry, Shape, check_count, damaged, fill
 from vitrail.errors import CheckpointError
 from vitrail.files import replacing
 
 FLOATS = {"f2": torch.float16, "f4": torch.float32, "f8": torch.float64}
+LARGEST_HEADER = 1 << 16  # bytes
 # Compressed weights are nearly as large as they are; a file that says it grows more than this is a bomb.
 LARGEST_GROWTH, SMALL = 20, 256 * 2**20
-# What a damaged archive raises, from zlib's errors to those of numpy's header parser.
-DAMAGE = (
-    *(zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, KeyError, RuntimeError, NotImplementedError),
-    SyntaxError,
-)
 
 
 class Member(NamedTuple):
@@ -62,7 +60,7 @@ class NpzArchive(Archive):
         try:
             with self._zip.open(member.info) as file:
                 file.seek(member.header)
-                _fill(file.read, array.view(np.uint8))
+                fill(file.read, array.view(np.uint8))
                 if file.read(1):  # reaching the end is what checks the sum
                     raise EOFError("it is longer than it says")
         except DAMAGE as error:
@@ -96,8 +94,8 @@ def _members(path: Path, archive: zipfile.ZipFile) -> list[tuple[str, Member]]:
         raise CheckpointError(f"{path} holds no arrays.")
     names = [info.filename.removesuffix(".npy") for info in infos]
     if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise damaged(path, f"it holds {twice!r} twice")
+        raise damaged(path, f"it holds {Counter(names).most_common(1)[0][0]!r} twice")
+    check_count(path, len(names))
     size, whole = os.path.getsize(path), sum(info.file_size for info in infos)
     if whole > max(SMALL, LARGEST_GROWTH * size):
         raise CheckpointError(
@@ -110,25 +108,38 @@ def _members(path: Path, archive: zipfile.ZipFile) -> list[tuple[str, Member]]:
 def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
     name = info.filename.removesuffix(".npy")
     try:
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ValueError("it is compressed otherwise than numpy does")
         with archive.open(info) as file:
-            version = npy.read_magic(file)
-            if version not in ((1, 0), (2, 0)):
-                raise ValueError(f"version {version} of the array format")
-            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            shape, columns_first, dtype = read(file)
-            header = file.tell()
-    except (*DAMAGE, TypeError, RecursionError, MemoryError) as error:
-        raise damaged(path, f"{name!r}: {error}") from error
+            shape, columns_first, dtype, header = _read_header(file.read(LARGEST_HEADER))
+    except Exception as error:  # the parser of a header is Python's own, and fails in many types
+        raise damaged(path, f"{name!r}: {str(error)[:200]}") from error
     if dtype.hasobject:
         raise CheckpointError(
             f"{path} holds more than plain arrays: {name!r} is pickled, and a pickle can run anything. "
             "Where you trust it, load it with numpy and save its arrays alone."
         )
-    if not all(isinstance(side, int) and side >= 0 for side in shape):
-        raise damaged(path, f"{name!r} has the shape {shape}")
+    if not all(isinstance(side, int) and 0 <= side < 2**40 for side in shape):
+        raise damaged(path, f"{name!r} has sides that no array has")
     if header + prod(shape) * dtype.itemsize != info.file_size:
         raise damaged(path, f"{name!r} has {info.file_size - header:,} bytes, not those of {shape} in {dtype}")
-    return Member(info, shape, dtype, bool(columns_first), header)
+    return Member(info, shape, dtype, columns_first, header)
+
+
+def _read_header(start: bytes) -> tuple[Shape, bool, np.dtype, int]:
+    """Read an array's header and where it ends; one longer than a name list could be is refused."""
+    stream = io.BytesIO(start)
+    version = npy.read_magic(stream)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"version {version} of the array format")
+    width = 2 if version == (1, 0) else 4
+    if int.from_bytes(start[stream.tell() : stream.tell() + width], "little") > len(start):
+        raise ValueError("its header is too long")
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of files that Python 2 wrote
+        shape, columns_first, dtype = read(stream)
+    return shape, bool(columns_first), dtype, stream.tell()
 
 
 def _precision(dtype: np.dtype) -> torch.dtype | str:
@@ -137,18 +148,8 @@ def _precision(dtype: np.dtype) -> torch.dtype | str:
     return FLOATS.get(dtype.str[1:], str(dtype))
 
 
-def _fill(read: Callable[[int], bytes], into: np.ndarray) -> None:
-    done = 0
-    while done < len(into):
-        piece = read(min(len(into) - done, 1 << 22))
-        if not piece:
-            raise EOFError("it ends too early")
-        into[done : done + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
-        done += len(piece)
-
-
 def _array(tensor: Tensor) -> np.ndarray:
-    whole = tensor.detach().contiguous()
+    whole = tensor.detach().cpu().contiguous()
     if whole.dtype is torch.bfloat16:
         return whole.view(torch.int16).numpy().view("V2")
     return whole.numpy()

@@ -1,38 +1,61 @@
-"""`.pth` files of torch.save: tensors alone, through torch's own restricted reader; what needs more is refused by name.
+"""`.pth` files of torch.save, of today (a zip archive) and of before version 1.6: tensors alone, nothing is unpickled.
 
-Before torch reads it, the pickle is looked at without being run: its archive must hold no compressed member (a bomb),
-and it may name nothing but tensors, their storages and plain containers.
+What the pickle says is followed on symbols (`pickles`); the numbers are then read from the file, where they must be.
 """
 
 import io
+import os
 import pickle
-import pickletools
-import re
+import threading
 import zipfile
 from collections.abc import Iterator, Mapping
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.checkpoint.archives.base import Archive, Entry, damaged
+from vitrail.checkpoint.archives.base import DAMAGE, Archive, Entry, check_count, damaged, fill
+from vitrail.checkpoint.archives.pickles import Global, Refused, Storage, TensorRecord, follow, opcodes
 from vitrail.errors import CheckpointError
 from vitrail.files import replacing
 
-# What a state dict is made of. Others that torch would let pass, such as bytearray, can ask for any amount of memory.
-ALLOWED = re.compile(
-    r"collections\.OrderedDict|torch\._utils\._rebuild_(tensor|tensor_v2|parameter|parameter_with_state)"
-    r"|torch\.(\w+Storage|storage\.\w*Storage|Size|Tensor|nn\.parameter\.Parameter|device)"
-    r"|torch\.(float16|float32|float64|bfloat16|int8|int16|int32|int64|uint8|bool)"
-)
+KINDS = {
+    "FloatStorage": torch.float32,
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "DoubleStorage": torch.float64,
+}
+# Of numbers that no weight is made of.
+OTHERS = {
+    "LongStorage": torch.int64,
+    "IntStorage": torch.int32,
+    "ShortStorage": torch.int16,
+    "CharStorage": torch.int8,
+    "ByteStorage": torch.uint8,
+    "BoolStorage": torch.bool,
+    "ComplexFloatStorage": torch.complex64,
+    "ComplexDoubleStorage": torch.complex128,
+}
 # Where trainers put the weights, best first: averaged ones, DINO's teacher, then the plain ones.
 WRAPPERS = (
     *("model_ema", "state_dict_ema", "ema", "teacher", "state_dict", "model_state_dict", "model", "module", "weights"),
     "student",
 )
+DEEPEST = 8  # of wrappers
 LEGACY = pickle.dumps(0x1950A86A20F9469CFC6C, 2)  # how torch.save began before version 1.6
-LARGEST_PICKLE = 256 * 2**20  # bytes, of the structure without its storages
+LARGEST_PICKLE = 8 * 2**20  # bytes, of the structure without its numbers
+SHARED = 4  # how many times its size the tensors of a file may be that share their numbers
+
+
+class Place(NamedTuple):
+    """Where a storage lies: a member of the zip archive, or a stretch of an old file."""
+
+    size: int  # bytes
+    info: zipfile.ZipInfo | None = None
+    start: int = 0
 
 
 class PthArchive(Archive):
@@ -41,45 +64,88 @@ class PthArchive(Archive):
     kind = "pth"
 
     def __init__(self, path: Path) -> None:
-        zipped = zipfile.is_zipfile(path)
-        for name in _globals(path, zipped=zipped):
-            if not ALLOWED.fullmatch(name):
-                raise CheckpointError(
-                    f"{path} needs {name} to be read, which is more than tensors: a pickle can run anything, so it was "
-                    "not opened. Where you trust it, save its weights alone: "
-                    "torch.save(torch.load(FILE, weights_only=False)['model'], NEW), or take model.state_dict()."
-                )
+        self._lock, self._kept = threading.Lock(), None
+        self._file = path.open("rb")
+        self._zip: zipfile.ZipFile | None = None
         try:
-            loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
-        except pickle.UnpicklingError as error:
-            reason = str(error).split("\n")[0]
-            raise CheckpointError(f"{path} holds more than tensors or is damaged: {reason}") from error
-        except Exception as error:  # torch's reader fails in many types on a damaged file
-            raise damaged(path, str(error).split("\n")[0]) from error
-        self._tensors, strangers = _unwrap(path, loaded)
-        entries = {name: Entry(tuple(tensor.shape), _precision(tensor)) for name, tensor in self._tensors.items()}
+            self._zip = _open_zip(self._file) if self._file.read(2) == b"PK" else None
+            document, self._places = self._look(path)
+            self._tensors, strangers = _unwrap(path, document)
+            check_count(path, len(self._tensors))
+            for name, record in self._tensors.items():
+                _check(path, name, record, self._places)
+            total = sum(prod(record.size) * _itemsize(record.storage) for record in self._tensors.values())
+            if total > SHARED * path.stat().st_size + 2**26:
+                raise damaged(path, f"its tensors share numbers so that they would take {total:,} bytes")
+        except Refused as error:
+            self.close()
+            raise CheckpointError(
+                f"{path} needs {error} to be read, which is more than tensors: a pickle can run anything, so it was "
+                "not opened. Where you trust it, save its weights alone: "
+                "torch.save(torch.load(FILE, weights_only=False)['model'], NEW), or take model.state_dict()."
+            ) from error
+        except DAMAGE as error:
+            self.close()
+            raise damaged(path, error) from error
+        except BaseException:
+            self.close()
+            raise
+        entries = {name: Entry(record.size, _precision(record.storage)) for name, record in self._tensors.items()}
         super().__init__(path, entries, strangers=strangers, notes={})
 
     def read(self, name: str) -> Tensor:
-        """Copy one tensor out of the file."""
-        return self._tensors[name].detach().clone(memory_format=torch.contiguous_format)
+        """Read one tensor's numbers; tensors that share them are read together."""
+        record = self._tensors[name]
+        numbers = self._numbers(record.storage)
+        tensor = torch.as_strided(numbers, record.size, record.stride, record.offset)
+        whole = tensor.is_contiguous() and tensor.numel() == numbers.numel()
+        return tensor if whole else tensor.clone(memory_format=torch.contiguous_format)
 
     def close(self) -> None:
-        """Let the tensors go."""
-        self._tensors = {}
+        """Close the file."""
+        if self._zip is not None:
+            self._zip.close()
+        self._file.close()
+
+    def _look(self, path: Path) -> tuple[Any, dict[str, Place]]:
+        """Follow the pickle and find every storage."""
+        if self._zip is None:
+            return _look_at_legacy(path, self._file)
+        return _look_at_zip(path, self._zip)
+
+    def _numbers(self, storage: Storage) -> Tensor:
+        with self._lock:
+            if self._kept is not None and self._kept[0] == storage.key:
+                return self._kept[1]
+        place = self._places[storage.key]
+        buffer = np.empty(place.size, dtype=np.uint8)
+        try:
+            if place.info is not None and self._zip is not None:
+                with self._zip.open(place.info) as member:
+                    fill(member.read, buffer)
+                    if member.read(1):  # reaching the end is what checks the sum
+                        raise EOFError("it is longer than it says")
+            else:
+                fill(_from(self._file.fileno(), place.start), buffer)
+        except DAMAGE as error:
+            raise damaged(self.path, f"storage {storage.key!r}: {error}") from error
+        numbers = torch.from_numpy(buffer).view(KINDS[storage.kind])
+        with self._lock:
+            self._kept = (storage.key, numbers)
+        return numbers
 
 
 def is_pickle(path: Path) -> bool:
     """Tell whether a file is one of torch.save, of today or of before version 1.6."""
     with path.open("rb") as file:
         start = file.read(len(LEGACY))
-    if start[:2] == b"PK" and zipfile.is_zipfile(path):
-        try:
-            with zipfile.ZipFile(path) as archive:
-                return any(name.endswith("/data.pkl") or name == "data.pkl" for name in archive.namelist())
-        except (zipfile.BadZipFile, OSError, ValueError):
-            return False
-    return start == LEGACY
+    if start[:2] != b"PK":
+        return start == LEGACY
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.endswith(".pkl") for name in archive.namelist())
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        return False
 
 
 def write_pth(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -89,53 +155,124 @@ def write_pth(path: Path, tensors: Mapping[str, Tensor]) -> None:
         torch.save(ready, temporary)
 
 
-def _globals(path: Path, *, zipped: bool) -> Iterator[str]:
-    """List everything that the pickles of a file would import, without running them."""
-    try:
-        for stream in _zipped(path) if zipped else _legacy(path):
-            texts: list[str] = []
-            for opcode, argument, _ in pickletools.genops(stream):
-                if opcode.name == "GLOBAL" or opcode.name == "INST":
-                    yield str(argument).replace(" ", ".")
-                elif opcode.name == "STACK_GLOBAL":
-                    yield ".".join(texts[-2:])
-                elif isinstance(argument, str):
-                    texts.append(argument)
-    except CheckpointError:
-        raise
-    except Exception as error:  # a damaged pickle stops its parser in many types
-        raise damaged(path, error) from error
+def _open_zip(file: Any) -> zipfile.ZipFile:  # noqa: ANN401
+    return zipfile.ZipFile(file)
 
 
-def _zipped(path: Path) -> Iterator[io.BytesIO]:
-    with zipfile.ZipFile(path) as archive:
-        for info in archive.infolist():
-            if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
-                raise CheckpointError(f"{path} holds {info.filename!r} compressed, which torch.save never does.")
-        if sum(info.file_size for info in archive.infolist()) > path.stat().st_size:
-            raise damaged(path, "its parts are larger than the whole")
-        pickles = [info for info in archive.infolist() if info.filename.endswith(".pkl")]
-        if not pickles or any(info.file_size > LARGEST_PICKLE for info in pickles):
-            raise damaged(path, "it has no 'data.pkl' of a likely size")
-        for info in pickles:
-            yield io.BytesIO(archive.read(info))
+def _look_at_zip(path: Path, archive: zipfile.ZipFile) -> tuple[Any, dict[str, Place]]:
+    infos = archive.infolist()
+    for info in infos:
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+            raise CheckpointError(f"{path} holds {info.filename!r} compressed, which torch.save never does.")
+    if sum(info.file_size for info in infos) > path.stat().st_size:
+        raise damaged(path, "its parts are larger than the whole")
+    if len({info.filename for info in infos}) < len(infos):
+        raise damaged(path, "it holds a part twice")
+    pickles = [info for info in infos if info.filename.lower().endswith(".pkl")]
+    roots = [info for info in pickles if info.filename.count("/") == 1 and info.filename.endswith("/data.pkl")]
+    if len(pickles) != 1 or len(roots) != 1 or roots[0].file_size > LARGEST_PICKLE:
+        names = ", ".join(info.filename for info in pickles[:3])
+        raise CheckpointError(
+            f"{path} is no file of weights: expected one pickle, NAME/data.pkl, of at most {LARGEST_PICKLE:,} bytes; "
+            f"got {names}. A model of TorchScript or torch.export is a program: save its state_dict() instead."
+        )
+    root = roots[0].filename.removesuffix("data.pkl")
+    by_name = {info.filename: info for info in infos}
+    order = by_name.get(f"{root}byteorder")
+    if order is not None and (order.file_size > 16 or archive.read(order) != b"little"):
+        raise CheckpointError(f"{path} was written on a big-endian machine. Save it again on a little-endian one.")
+    document = follow(opcodes(io.BytesIO(archive.read(roots[0]))))
+    start = f"{root}data/"
+    places = {
+        name.removeprefix(start): Place(info.file_size, info=info)
+        for name, info in by_name.items()
+        if name.startswith(start)
+    }
+    return document, places
 
 
-def _legacy(path: Path) -> Iterator[Any]:
-    """Give the five pickles of a file of before torch 1.6; the numbers come after them."""
-    with path.open("rb") as file:
-        for count in range(5):
-            if count and not file.peek(1):
-                return
-            yield file
+def _look_at_legacy(path: Path, file: Any) -> tuple[Any, dict[str, Place]]:  # noqa: ANN401
+    """Follow the five pickles of an old file; the numbers come after them, a count before each storage's."""
+    file.seek(0)
+    limited = file.read(LARGEST_PICKLE)
+    stream = io.BytesIO(limited)
+    _, _, machine, document, keys = (follow(opcodes(stream)) for _ in range(5))
+    if not isinstance(machine, dict) or machine.get("little_endian") is not True or not isinstance(keys, list):
+        raise damaged(path, "it does not begin as torch.save's files of before 1.6 do")
+    counts = {storage.key: storage for storage in _storages(document)}
+    places, start, size = {}, stream.tell(), path.stat().st_size
+    for name in keys:
+        if not isinstance(name, str) or name not in counts or name in places:
+            raise damaged(path, f"it lists a storage {name!r} that no tensor has")
+        held = counts[name].length * _itemsize(counts[name])
+        said = int.from_bytes(os.pread(file.fileno(), 8, start), "little")
+        if said != counts[name].length or start + 8 + held > size:
+            raise damaged(path, f"storage {name!r} should have {counts[name].length:,} numbers")
+        places[name] = Place(held, start=start + 8)
+        start += 8 + held
+    return document, places
 
 
-def _unwrap(path: Path, loaded: object) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+def _storages(document: object) -> Iterator[Storage]:
+    """List the storages of every tensor, once each object."""
+    seen: set[int] = set()
+    waiting = [document]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, TensorRecord):
+            yield item.storage
+        elif isinstance(item, Storage):
+            yield item
+        elif isinstance(item, dict | list | tuple) and id(item) not in seen:
+            seen.add(id(item))
+            waiting.extend(item.values() if isinstance(item, dict) else item)
+
+
+def _check(path: Path, name: str, record: TensorRecord, places: Mapping[str, Place]) -> None:
+    """Refuse a tensor that reaches beyond its numbers, or whose numbers are not there."""
+    storage = record.storage
+    place = places.get(storage.key)
+    if place is None:
+        raise damaged(path, f"the numbers of {name!r} are missing")
+    if storage.kind not in KINDS and storage.kind not in OTHERS:
+        raise CheckpointError(f"{path}: {name!r} is made of {storage.kind}, which no weight is. Save floats.")
+    if place.size != storage.length * _itemsize(storage):
+        raise damaged(path, f"{name!r} has {place.size:,} bytes, not those of {storage.length:,} numbers")
+    last = record.offset + sum((side - 1) * step for side, step in zip(record.size, record.stride, strict=True))
+    if all(record.size) and last >= storage.length:
+        raise damaged(path, f"{name!r} reaches beyond its numbers")
+    if any(side > 2**40 for side in record.size):
+        raise damaged(path, f"{name!r} has the shape {record.size}")
+
+
+def _itemsize(storage: Storage) -> int:
+    return (KINDS.get(storage.kind) or OTHERS.get(storage.kind) or torch.uint8).itemsize
+
+
+def _precision(storage: Storage) -> torch.dtype | str:
+    return KINDS.get(storage.kind) or str(OTHERS.get(storage.kind, storage.kind)).removeprefix("torch.")
+
+
+def _from(number: int, start: int) -> Any:  # noqa: ANN401
+    place = start
+
+    def read(count: int) -> bytes:
+        nonlocal place
+        piece = os.pread(number, count, place)
+        place += len(piece)
+        return piece
+
+    return read
+
+
+def _unwrap(path: Path, loaded: object) -> tuple[dict[str, TensorRecord], tuple[str, ...]]:
     """Find the state dict in what was saved; give it, and the names of what lies beside it."""
     beside: list[str] = []
-    while isinstance(loaded, Mapping):
-        tensors = {name: value for name, value in loaded.items() if isinstance(value, Tensor)}
-        inner = next((name for name in WRAPPERS if isinstance(loaded.get(name), Mapping)), None)
+    for _ in range(DEEPEST):
+        if not isinstance(loaded, dict):
+            break
+        tensors = {name: value for name, value in loaded.items() if isinstance(value, TensorRecord)}
+        inner = next((name for name in WRAPPERS if isinstance(loaded.get(name), dict)), None)
         if inner is None or len(tensors) > 1:
             if not tensors or not all(isinstance(name, str) for name in tensors):
                 break
@@ -143,15 +280,12 @@ def _unwrap(path: Path, loaded: object) -> tuple[dict[str, Tensor], tuple[str, .
             return {str(name): tensor for name, tensor in tensors.items()}, tuple(beside)
         beside += [str(name) for name in loaded if name != inner]
         loaded = loaded[inner]
+    if isinstance(loaded, Global):
+        raise Refused(loaded.name)
     found = f"a {type(loaded).__name__}"
-    if isinstance(loaded, Mapping):
-        found += f" of {', '.join(map(str, list(loaded)[:5]))}"
+    if isinstance(loaded, dict):
+        found += f" of {', '.join(str(name)[:40] for name in list(loaded)[:5])}"
     raise CheckpointError(
         f"{path} holds no state dict: expected tensors by name, bare or under one of {', '.join(WRAPPERS)}; "
         f"got {found}."
     )
-
-
-def _precision(tensor: Tensor) -> torch.dtype | str:
-    usable = tensor.is_floating_point() and tensor.layout == torch.strided and tensor.itemsize > 1
-    return tensor.dtype if usable else str(tensor.dtype)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrail.checkpoint.archives.base import Archive, Entry, damaged
+from vitrail.checkpoint.archives.base import Archive, Entry, check_count, damaged
 from vitrail.errors import CheckpointError
 from vitrail.files import replacing
 
@@ -39,6 +39,7 @@ class SafeArchive(Archive):
             notes = header.pop("__metadata__", None) or {}
             if header.keys() != names:
                 raise damaged(path, "its header names tensors twice")
+            check_count(path, len(names))
         except BaseException:
             os.close(self._file)
             raise

@@ -3,13 +3,14 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isqrt
 from typing import Any, NamedTuple
 
 from vitrail.checkpoint.archives import Entry, Shape
-from vitrail.checkpoint.layouts.codecs import Codec
-from vitrail.config import Grid, ModelConfig, Stem
+from vitrail.checkpoint.layouts.codecs import SAME, Codec
+from vitrail.config import Grid, ModelConfig, Stem, as_size
+from vitrail.config.check import DEEPEST
 from vitrail.errors import CheckpointError
 
 Dialect = Mapping[str, Any]  # what a layout leaves open, as one file has it; plain enough for JSON
@@ -99,11 +100,11 @@ class Headers:
             raise CheckpointError(f"{self.prefix + name!r} must have {axes} axes; its shape is {self.shapes[name]}.")
         return self.shapes[name]
 
-    def count(self, prefix: str, what: str, *, start: int = 0, end: str = "/") -> int:
+    def count(self, prefix: str, what: str, *, start: int = 0, end: str = "/", most: int = DEEPEST) -> int:
         """Count numbered parts, such as encoderblock_0, encoderblock_1; none may be missing."""
         pattern = re.compile(re.escape(prefix) + r"(\d{1,6})" + re.escape(end))
         found = sorted({int(match[1]) for name in self.shapes if (match := pattern.match(name))})
-        if found != list(range(start, start + len(found))) or not found:
+        if found != list(range(start, start + len(found))) or not 0 < len(found) <= most:
             some = f"{found[:8]}" + (" and more" if len(found) > 8 else "")
             raise CheckpointError(
                 f"the file's {what}s {prefix}* must be numbered from {start} without a gap; got {some}."
@@ -157,6 +158,14 @@ def find_heads(
     )
 
 
+def noted_grid(documents: Mapping[str, Any], stem: Stem, asked: Asked) -> Asked:
+    """Take the grid of the image size that our own note says, unless the caller says one."""
+    size = read_note(documents).get("image_size")
+    if asked.grid is not None or size is None:
+        return asked
+    return replace(asked, grid=stem.grid(*as_size(size)))
+
+
 def is_square(count: int) -> bool:
     """Tell whether a number of patches makes a square grid."""
     return count > 0 and isqrt(count) ** 2 == count
@@ -187,8 +196,13 @@ def file_grid(count: int, stem: Stem, asked: Asked, *, class_entry: bool | None)
         for entry in choices:
             if rows * cols == count - entry:
                 return (rows, cols), entry
+    side = isqrt(count - choices[-1])
+    if is_square(count - choices[-1]) and asked.image_size is None:
+        raise CheckpointError(
+            f"the file's table has {count} entries: {side}x{side} patches and no class position, or a rectangle of "
+            f"{patches} and one. Say which with grid=({side}, {side}) or grid=(rows, cols) of the rectangle."
+        )
     if is_square(count - choices[-1]):
-        side = isqrt(count - choices[-1])
         return (side, side), choices[-1]
     if asked.image_size is None:
         raise CheckpointError(
@@ -200,3 +214,9 @@ def file_grid(count: int, stem: Stem, asked: Asked, *, class_entry: bool | None)
         f"the file's {patches} positions are no square grid, and image_size={asked.image_size} has "
         f"{rows}x{cols} = {rows * cols}. Say the file's own with grid=(rows, cols)."
     )
+
+
+def pair(ours: str, theirs: str, shape: Shape) -> Iterator[Row]:
+    """Give the rows of a weight and its bias that a library of torch names as we do."""
+    yield Row(f"{ours}.weight", (f"{theirs}.weight",), shape, SAME)
+    yield Row(f"{ours}.bias", (f"{theirs}.bias",), shape[:1], SAME)

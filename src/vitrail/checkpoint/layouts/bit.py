@@ -33,7 +33,7 @@ def infer(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> Found
         headers.shapes[usual] = headers.shapes.pop(name)
     names = next(names for names, root in ROOTS.items() if root in headers)
     _, _, channels, root = headers.shape(ROOTS[names], 4)
-    stages = headers.count("block", "stage", start=1)
+    stages = headers.count("block", "stage", start=1, most=16)
     head, axes = ("head/conv2d/kernel", 4) if names == "release" else ("head/kernel", 2)
     config = BiTConfig(
         units=tuple(headers.count(f"block{stage}/unit", "unit", start=1) for stage in range(1, stages + 1)),

@@ -10,7 +10,7 @@ from typing import Any, assert_never
 from vitrail.checkpoint.archives import Entry, Shape
 from vitrail.checkpoint.layouts import bit
 from vitrail.checkpoint.layouts.base import Asked, Dialect, Found, Headers, Holds, Layout, Row, file_grid
-from vitrail.checkpoint.layouts.codecs import DENSE, FLAT, PATCH_TABLE, TABLE, THREE_BIASES, THREE_KERNELS, Codec
+from vitrail.checkpoint.layouts.codecs import DENSE, FLAT, PATCH_TABLE, TABLE, THREE_BIASES, THREE_KERNELS
 from vitrail.checkpoint.layouts.units import units_of
 from vitrail.config import BiTConfig, HybridStem, ModelConfig, PatchStem, Stem, ViTConfig
 from vitrail.errors import CheckpointError
@@ -27,12 +27,9 @@ PREFIXES = ("", "params/", "params/img/", "opt/target/", "target/")  # before an
 
 def recognise(entries: Mapping[str, Entry]) -> str | None:
     """Find the prefix of a ViT's names, or of a BiT's."""
-    found = [name.removesuffix("embedding/kernel") for name in entries if name.endswith("embedding/kernel")]
-    found = [
-        prefix
-        for prefix in found
-        if prefix[-1:] in ("", "/") and any(name.startswith(f"{prefix}Transformer/") for name in entries)
-    ]
+    found = {name.removesuffix("embedding/kernel") for name in entries if name.endswith("embedding/kernel")}
+    encoders = {name[: name.index("Transformer/")] for name in entries if "Transformer/" in name}
+    found = [prefix for prefix in found & encoders if prefix[-1:] in ("", "/")]
     ranked = sorted(found, key=lambda prefix: (PREFIXES.index(prefix) if prefix in PREFIXES else 99, len(prefix)))
     return ranked[0] if ranked else bit.recognise(entries)
 
@@ -56,7 +53,7 @@ def infer(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> Found
     stem: Stem = PatchStem(patch=patch)
     if "conv_root/kernel" in headers:
         _, _, channels, root = headers.shape("conv_root/kernel", 4)
-        stages = headers.count("block", "stage", start=1) if "block1/unit1/conv1/kernel" in headers else 0
+        stages = headers.count("block", "stage", start=1, most=16) if "block1/unit1/conv1/kernel" in headers else 0
         units = tuple(headers.count(f"block{stage}/unit", "unit", start=1) for stage in range(1, stages + 1))
         stem = HybridStem(units=units, width=root, patch=patch)
     token = "cls" in headers
@@ -189,8 +186,8 @@ def _group_norm(ours: str, theirs: str, size: int, dialect: Dialect) -> Iterator
     yield from _norm(ours, theirs, (size,) if dialect["flat_norms"] else (1, 1, 1, size))
 
 
-def _dense(ours: str, theirs: str, shape: Shape, codec: Codec = DENSE) -> Iterator[Row]:
-    yield Row(f"{ours}.weight", (f"{theirs}/kernel",), shape, codec)
+def _dense(ours: str, theirs: str, shape: Shape) -> Iterator[Row]:
+    yield Row(f"{ours}.weight", (f"{theirs}/kernel",), shape, DENSE)
     yield Row(f"{ours}.bias", (f"{theirs}/bias",), shape[-1:], FLAT)
 
 

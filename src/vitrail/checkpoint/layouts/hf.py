@@ -15,6 +15,7 @@ from vitrail.checkpoint.layouts.base import (
     common_prefix,
     file_grid,
     find_heads,
+    pair,
 )
 from vitrail.checkpoint.layouts.codecs import FLAT, PATCHES, SAME, TABLE, THREE
 from vitrail.config import LearnedPositions, ModelConfig, PatchStem, ViTConfig, as_size
@@ -91,15 +92,16 @@ def infer(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> Found
         raise CheckpointError(f"patches must be square; the file has {patch}x{across}.")
     stem = PatchStem(patch=patch)
     heads, notes = find_heads(width, asked, documents, said.get("num_attention_heads"))
-    asked = _with_size(asked, said)
-    (rows, cols), _ = file_grid(headers.shape("embeddings.position_embeddings", 3)[1], stem, asked, class_entry=True)
+    count = headers.shape("embeddings.position_embeddings", 3)[1]
+    asked = _with_size(asked, said, patch, count)
+    (rows, cols), _ = file_grid(count, stem, asked, class_entry=True)
     classes = _classes(headers)
     pooler = "pooler.dense.weight"
     if classes is not None:  # early files have a pooler beside the classifier, which does not read it
         left_out += headers.take("pooler.")
     if pooler in headers and said.get("pooler_act", "tanh") != "tanh":
         raise CheckpointError(f"the pooler's activation must be tanh; config.json says {said['pooler_act']!r}.")
-    outside = {"classifier.weight": None, "classifier.bias": None}
+    outside = {f"{_outer(headers.prefix)}classifier.{part}" for part in ("weight", "bias")}
     config = ViTConfig(
         stem=stem,
         depth=headers.count(layer, "layer", end="."),
@@ -120,6 +122,9 @@ def infer(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> Found
     inferred = (
         notes if said else (*notes, "exact GELU and epsilon 1e-12, transformers' defaults: there is no config.json")
     )
+    if "image_size" in said and as_size(said["image_size"]) != config.image_size and asked.image_size is None:
+        height, width = config.image_size
+        inferred = (*inferred, f"image size {height}x{width}: what is left over beside whole patches is not read")
     return Found(
         config=config,
         dialect={"prefix": headers.prefix, "names": names},
@@ -142,20 +147,20 @@ def rows(config: ModelConfig, dialect: Dialect) -> Iterator[Row]:
     for index in range(config.depth):
         ours, theirs = f"blocks.{index}", f"{prefix}{parts['layer']}{index}"
         three = [f"{theirs}.{parts[part]}" for part in ("query", "key", "value")]
-        yield from _pair(f"{ours}.attention_norm", f"{theirs}.layernorm_before", (width,))
+        yield from pair(f"{ours}.attention_norm", f"{theirs}.layernorm_before", (width,))
         weights, biases = (tuple(f"{name}.{kind}" for name in three) for kind in ("weight", "bias"))
         yield Row(f"{ours}.attention.qkv.weight", weights, (width, width), THREE)
         if config.qkv_bias:
             yield Row(f"{ours}.attention.qkv.bias", biases, (width,), THREE)
-        yield from _pair(f"{ours}.attention.out", f"{theirs}.{parts['out']}", (width, width))
-        yield from _pair(f"{ours}.mlp_norm", f"{theirs}.layernorm_after", (width,))
-        yield from _pair(f"{ours}.mlp.expand", f"{theirs}.{parts['expand']}", (config.mlp_width, width))
-        yield from _pair(f"{ours}.mlp.contract", f"{theirs}.{parts['contract']}", (width, config.mlp_width))
-    yield from _pair("norm", f"{prefix}layernorm", (width,))
+        yield from pair(f"{ours}.attention.out", f"{theirs}.{parts['out']}", (width, width))
+        yield from pair(f"{ours}.mlp_norm", f"{theirs}.layernorm_after", (width,))
+        yield from pair(f"{ours}.mlp.expand", f"{theirs}.{parts['expand']}", (config.mlp_width, width))
+        yield from pair(f"{ours}.mlp.contract", f"{theirs}.{parts['contract']}", (width, config.mlp_width))
+    yield from pair("norm", f"{prefix}layernorm", (width,))
     if config.representation_width:
-        yield from _pair("hidden", f"{prefix}pooler.dense", (config.representation_width, width))
+        yield from pair("hidden", f"{prefix}pooler.dense", (config.representation_width, width))
     if config.classes:
-        yield from _pair("head", "classifier", (config.classes, config.representation))
+        yield from pair("head", f"{_outer(prefix)}classifier", (config.classes, config.representation))
 
 
 def default_dialect(config: ModelConfig) -> Dialect:
@@ -172,7 +177,6 @@ def config_document(config: ViTConfig, class_names: tuple[str, ...] | None) -> d
     document: dict[str, Any] = {
         "architectures": ["ViTForImageClassification" if config.classes else "ViTModel"],
         "model_type": "vit",
-        "dtype": "float32",
         "hidden_size": config.width,
         "num_hidden_layers": config.depth,
         "num_attention_heads": config.heads,
@@ -196,24 +200,35 @@ def config_document(config: ViTConfig, class_names: tuple[str, ...] | None) -> d
     return document
 
 
+def _outer(prefix: str) -> str:
+    """Find what stands before both the encoder and the classifier: the encoder's prefix without its own name."""
+    return prefix[: prefix[:-1].rfind(".") + 1]
+
+
 def _has(headers: Headers, parts: Mapping[str, str]) -> bool:
     return f"{parts['layer']}0.{parts['query']}.weight" in headers
 
 
-def _with_size(asked: Asked, said: Mapping[str, Any]) -> Asked:
+def _with_size(asked: Asked, said: Mapping[str, Any], patch: int, count: int) -> Asked:
     """Take the grid of the image size that config.json says, unless the caller says one."""
-    size, patch = said.get("image_size"), said.get("patch_size")
-    if size is None or asked.grid is not None or not isinstance(patch, int) or patch < 1:
+    size = said.get("image_size")
+    if size is None or asked.grid is not None:
         return asked
     height, width = as_size(size)
+    if (height // patch) * (width // patch) != count - 1:
+        raise CheckpointError(
+            f"config.json says image_size={size}, which has {height // patch}x{width // patch} patches of {patch}; the "
+            f"file's table has {count - 1}. Say the file's own with grid=(rows, cols)."
+        )
     return Asked(image_size=asked.image_size, grid=(height // patch, width // patch), fields=asked.fields)
 
 
 def _classes(headers: Headers) -> int | None:
     """Count the classifier's classes; it stands outside the encoder's prefix."""
-    shape = headers.everything.get("classifier.weight")
+    name = f"{_outer(headers.prefix)}classifier.weight"
+    shape = headers.everything.get(name)
     if shape is not None and len(shape) != 2:
-        raise CheckpointError(f"'classifier.weight' must have 2 axes; its shape is {shape}.")
+        raise CheckpointError(f"{name!r} must have 2 axes; its shape is {shape}.")
     return None if shape is None else shape[0]
 
 
@@ -221,11 +236,6 @@ def _activation(word: object) -> str:
     if not isinstance(word, str) or word not in ACTIVATIONS:
         raise CheckpointError(f"config.json says hidden_act={word!r}; this ViT has one of {', '.join(ACTIVATIONS)}.")
     return ACTIVATIONS[word]
-
-
-def _pair(ours: str, theirs: str, shape: tuple[int, ...]) -> Iterator[Row]:
-    yield Row(f"{ours}.weight", (f"{theirs}.weight",), shape, SAME)
-    yield Row(f"{ours}.bias", (f"{theirs}.bias",), shape[:1], SAME)
 
 
 LAYOUT = Layout(

@@ -1,14 +1,16 @@
 """Our own names: those of the modules, with the configuration beside them or in the file's notes."""
 
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import Any
 
 from vitrail.checkpoint.archives import Entry
 from vitrail.checkpoint.layouts.base import Asked, Dialect, Found, Headers, Holds, Layout, Row, read_note
 from vitrail.checkpoint.layouts.codecs import SAME
-from vitrail.config import ModelConfig, decode
+from vitrail.config import ModelConfig, ViTConfig, decode
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models import skeleton
+from vitrail.ops.counts import parameters
 
 
 def recognise(entries: Mapping[str, Entry]) -> str | None:
@@ -31,7 +33,20 @@ def infer(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> Found
         config = decode(document)
     except ConfigError as error:
         raise CheckpointError(f"the configuration beside the weights cannot be: {error}") from error
+    _check_size(headers, config)
     return Found(config=config, dialect={})
+
+
+def _check_size(headers: Headers, config: ModelConfig) -> None:
+    """Refuse a configuration that is far larger than the file before a module is made of it."""
+    stem = config.stem if isinstance(config, ViTConfig) else config
+    parts = sum(getattr(stem, "units", ())) + (config.layers if isinstance(config, ViTConfig) else 0)
+    held = sum(prod(shape) for shape in headers.shapes.values())
+    stages = len(getattr(stem, "units", ()))
+    if parts > 2 * len(headers.shapes) or stages > 16 or parameters(config).total > 2 * held + 10_000_000:
+        raise CheckpointError(
+            "the configuration beside the weights is of another model, far larger than the file. Copy both again."
+        )
 
 
 def rows(config: ModelConfig, dialect: Dialect) -> Iterator[Row]:

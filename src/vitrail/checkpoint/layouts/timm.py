@@ -1,6 +1,7 @@
 """timm's names for ViT, DeiT, hybrids and BiT, which MAE and DINO share: packed attention, exact GELU."""
 
 from collections.abc import Iterator, Mapping
+from math import isfinite
 from typing import Any, assert_never
 
 from vitrail.checkpoint.archives import Entry
@@ -15,6 +16,10 @@ from vitrail.checkpoint.layouts.base import (
     common_prefix,
     file_grid,
     find_heads,
+    is_square,
+    noted_grid,
+    pair,
+    read_note,
 )
 from vitrail.checkpoint.layouts.codecs import FLAT, PATCH_TABLE, PATCHES, POINT, SAME, TABLE
 from vitrail.checkpoint.layouts.units import units_of
@@ -85,13 +90,20 @@ def _infer_vit(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> 
         raise CheckpointError(f"patches must be square; 'patch_embed.proj.weight' has {patch}x{across}.")
     stem, channels = _stem(headers, patch, inward)
     token = "cls_token" in headers
-    told = documents.get("config.json", {}).get("model_args", {})
-    known = told.get("num_heads") if isinstance(told, dict) else None
-    heads, notes = find_heads(width, asked, documents, known)
-    if notes and width == 768 and patch == 16 and not token and "head.weight" in headers:
-        heads, notes = 16, ("16 heads, as timm's vit_base_patch16_gap_224 has; say heads=12 if it is another",)
+    told = _model_args(documents, token=token)
+    heads, notes = find_heads(width, asked, documents, told.get("num_heads"))
+    if notes and width == 768 and not token:
+        raise CheckpointError(
+            "timm's ViTs of width 768 without a class token have 16 heads (vit_base_patch16_gap_224) or 12 (SigLIP's). "
+            "Say heads=16 or heads=12."
+        )
     count = headers.shape("pos_embed", 3)[1]
-    (rows, cols), entry = file_grid(count, stem, asked, class_entry=None if token else False)
+    scaled = "blocks.0.ls1.gamma" in headers
+    # DeiT III has layer scale and no class position; others without one must say so.
+    guess = is_square(count) and not is_square(count - 1) and scaled and asked.image_size is None
+    (rows, cols), entry = file_grid(
+        count, stem, noted_grid(documents, stem, asked), class_entry=False if guess or not token else None
+    )
     hidden = next((name for name in ("pre_logits.fc", "pre_logits") if f"{name}.weight" in headers), None)
     config = ViTConfig(
         stem=stem,
@@ -103,14 +115,15 @@ def _infer_vit(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> 
         image_size=(rows * stem.stride, cols * stem.stride),
         channels=channels,
         positions=LearnedPositions(resampling="bicubic-antialias"),
-        activation="gelu",
+        activation=told.get("activation", "gelu"),
         qkv_bias="blocks.0.attn.qkv.bias" in headers,
-        layer_scale=1e-6 if "blocks.0.ls1.gamma" in headers else None,
+        layer_scale=_first_scale(documents) if scaled else None,
         pooling="token" if token else "mean",
         representation_width=headers.shape(f"{hidden}.weight", 2)[0] if hidden else None,
     )
     folded = token and not entry
-    inferred = (*notes, "GELU in its exact form and epsilon 1e-6, as timm's ViTs have")
+    form = "its exact form" if config.activation == "gelu" else "its tanh form"
+    inferred = (*notes, f"GELU in {form} and epsilon 1e-6, as timm's ViTs have")
     if folded:
         inferred = (*inferred, "the class token has no position")
     return Found(
@@ -118,12 +131,34 @@ def _infer_vit(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> 
     )
 
 
+def _model_args(documents: Mapping[str, Any], *, token: bool) -> dict[str, Any]:
+    """Read what timm's own config.json says of heads, GELU form and pooling."""
+    said = documents.get("config.json", {})
+    given = said.get("model_args", {})
+    given = given if isinstance(given, dict) else {}
+    pooling = given.get("global_pool", said.get("global_pool", "token" if token else "avg"))
+    if token and pooling != "token":
+        raise CheckpointError(f"config.json says global_pool={pooling!r} beside a class token; expected 'token'.")
+    forms = {"gelu": "gelu", "gelu_tanh": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh", "relu": "relu"}
+    form = given.get("act_layer", "gelu")
+    if not isinstance(form, str) or form not in forms:
+        raise CheckpointError(f"config.json says act_layer={form!r}; this ViT has one of {', '.join(forms)}.")
+    heads = given.get("num_heads")
+    return {"activation": forms[form]} | ({} if heads is None else {"num_heads": heads})
+
+
+def _first_scale(documents: Mapping[str, Any]) -> float:
+    """Give the value that layer scale began with, which trained weights no longer show."""
+    noted = read_note(documents).get("layer_scale")
+    return float(noted) if isinstance(noted, int | float) and isfinite(noted) else 1e-6
+
+
 def _stem(headers: Headers, patch: int, inward: int) -> tuple[Stem, int]:
     backbone = "patch_embed.backbone"
     for root in ("stem.conv", "conv"):
         if f"{backbone}.{root}.weight" in headers:
             first, channels, *_ = headers.shape(f"{backbone}.{root}.weight", 4)
-            stages = headers.count(f"{backbone}.stages.", "stage", end=".") if root == "stem.conv" else 0
+            stages = headers.count(f"{backbone}.stages.", "stage", end=".", most=16) if root == "stem.conv" else 0
             units = tuple(
                 headers.count(f"{backbone}.stages.{stage}.blocks.", "unit", end=".") for stage in range(stages)
             )
@@ -140,7 +175,7 @@ def _infer_bit(headers: Headers, asked: Asked) -> Found:
     if asked.grid is not None:
         raise CheckpointError(f"a BiT has no position table, so no grid; got grid={asked.grid}. Leave it out.")
     root, channels, *_ = headers.shape("stem.conv.weight", 4)
-    stages = headers.count("stages.", "stage", end=".")
+    stages = headers.count("stages.", "stage", end=".", most=16)
     config = BiTConfig(
         units=tuple(headers.count(f"stages.{stage}.blocks.", "unit", end=".") for stage in range(stages)),
         width=root,
@@ -179,22 +214,22 @@ def _vit_rows(config: ViTConfig, dialect: Dialect) -> Iterator[Row]:
     yield Row("positions.table.0", ("pos_embed",), table, PATCH_TABLE if folded else TABLE)
     for index in range(config.depth):
         ours = theirs = f"blocks.{index}"
-        yield from _pair(f"{ours}.attention_norm", f"{theirs}.norm1", (width,))
+        yield from pair(f"{ours}.attention_norm", f"{theirs}.norm1", (width,))
         yield Row(f"{ours}.attention.qkv.weight", (f"{theirs}.attn.qkv.weight",), (3 * width, width), SAME)
         if config.qkv_bias:
             yield Row(f"{ours}.attention.qkv.bias", (f"{theirs}.attn.qkv.bias",), (3 * width,), SAME)
-        yield from _pair(f"{ours}.attention.out", f"{theirs}.attn.proj", (width, width))
-        yield from _pair(f"{ours}.mlp_norm", f"{theirs}.norm2", (width,))
-        yield from _pair(f"{ours}.mlp.expand", f"{theirs}.mlp.fc1", (config.mlp_width, width))
-        yield from _pair(f"{ours}.mlp.contract", f"{theirs}.mlp.fc2", (width, config.mlp_width))
+        yield from pair(f"{ours}.attention.out", f"{theirs}.attn.proj", (width, width))
+        yield from pair(f"{ours}.mlp_norm", f"{theirs}.norm2", (width,))
+        yield from pair(f"{ours}.mlp.expand", f"{theirs}.mlp.fc1", (config.mlp_width, width))
+        yield from pair(f"{ours}.mlp.contract", f"{theirs}.mlp.fc2", (width, config.mlp_width))
         if config.layer_scale is not None:
             yield Row(f"{ours}.attention_scale.weight", (f"{theirs}.ls1.gamma",), (width,), SAME)
             yield Row(f"{ours}.mlp_scale.weight", (f"{theirs}.ls2.gamma",), (width,), SAME)
-    yield from _pair("norm", "norm", (width,))
+    yield from pair("norm", "norm", (width,))
     if config.representation_width:
-        yield from _pair("hidden", dialect["hidden"], (config.representation_width, width))
+        yield from pair("hidden", dialect["hidden"], (config.representation_width, width))
     if config.classes:
-        yield from _pair("head", "head", (config.classes, config.representation))
+        yield from pair("head", "head", (config.classes, config.representation))
 
 
 def _hybrid_rows(config: ViTConfig, stem: HybridStem) -> Iterator[Row]:
@@ -202,7 +237,7 @@ def _hybrid_rows(config: ViTConfig, stem: HybridStem) -> Iterator[Row]:
     ours, theirs = "embedding.resnet", "patch_embed.backbone"
     first = f"{theirs}.stem" if stem.units else theirs
     yield _kernel(f"{ours}.root", f"{first}.conv", root)
-    yield from _pair(f"{ours}.root_norm", f"{first}.norm", (root.outward,))
+    yield from pair(f"{ours}.root_norm", f"{first}.norm", (root.outward,))
     for stage, index, unit in units_of(others):
         mine, other = f"{ours}.stages.{stage}.{index}", f"{theirs}.stages.{stage}.blocks.{index}"
         for part, conv in unit.items():
@@ -210,7 +245,7 @@ def _hybrid_rows(config: ViTConfig, stem: HybridStem) -> Iterator[Row]:
             names = (f"conv{number}", f"norm{number}") if number else ("shortcut.0", "shortcut.1")
             peers = (f"conv{number}", f"norm{number}") if number else ("downsample.conv", "downsample.norm")
             yield _kernel(f"{mine}.{names[0]}", f"{other}.{peers[0]}", conv)
-            yield from _pair(f"{mine}.{names[1]}", f"{other}.{peers[1]}", (conv.outward,))
+            yield from pair(f"{mine}.{names[1]}", f"{other}.{peers[1]}", (conv.outward,))
 
 
 def _bit_rows(config: BiTConfig) -> Iterator[Row]:
@@ -224,8 +259,8 @@ def _bit_rows(config: BiTConfig) -> Iterator[Row]:
                 continue
             number = {"first": 1, "second": 2, "third": 3}[part]
             yield _kernel(f"{ours}.conv{number}", f"{theirs}.conv{number}", conv)
-            yield from _pair(f"{ours}.norm{number}", f"{theirs}.norm{number}", (conv.inward,))
-    yield from _pair("norm", "norm", (config.representation,))
+            yield from pair(f"{ours}.norm{number}", f"{theirs}.norm{number}", (conv.inward,))
+    yield from pair("norm", "norm", (config.representation,))
     if config.classes:
         yield Row("head.weight", ("head.fc.weight",), (config.classes, config.representation, 1, 1), POINT)
         yield Row("head.bias", ("head.fc.bias",), (config.classes,), SAME)
@@ -234,11 +269,6 @@ def _bit_rows(config: BiTConfig) -> Iterator[Row]:
 def _kernel(ours: str, theirs: str, conv: Convolution) -> Row:
     shape = (conv.outward, conv.inward, conv.kernel, conv.kernel)
     return Row(f"{ours}.weight", (f"{theirs}.weight",), shape, SAME)
-
-
-def _pair(ours: str, theirs: str, shape: tuple[int, ...]) -> Iterator[Row]:
-    yield Row(f"{ours}.weight", (f"{theirs}.weight",), shape, SAME)
-    yield Row(f"{ours}.bias", (f"{theirs}.bias",), shape[:1], SAME)
 
 
 LAYOUT = Layout(

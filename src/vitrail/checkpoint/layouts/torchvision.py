@@ -15,6 +15,8 @@ from vitrail.checkpoint.layouts.base import (
     common_prefix,
     file_grid,
     find_heads,
+    noted_grid,
+    pair,
 )
 from vitrail.checkpoint.layouts.codecs import FLAT, PATCHES, SAME, TABLE
 from vitrail.config import LearnedPositions, ModelConfig, PatchStem, ViTConfig
@@ -41,7 +43,9 @@ def infer(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> Found
         raise CheckpointError(f"patches must be square; 'conv_proj.weight' has {patch}x{across}.")
     heads, notes = find_heads(width, asked, documents)
     stem = PatchStem(patch=patch)
-    (rows, cols), _ = file_grid(headers.shape("encoder.pos_embedding", 3)[1], stem, asked, class_entry=True)
+    (rows, cols), _ = file_grid(
+        headers.shape("encoder.pos_embedding", 3)[1], stem, noted_grid(documents, stem, asked), class_entry=True
+    )
     first = next((name for name in MLPS if f"{LAYER}0.{name}.weight" in headers), "mlp.0")
     config = ViTConfig(
         stem=stem,
@@ -61,7 +65,7 @@ def infer(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> Found
     inferred = (*notes, "GELU in its exact form and epsilon 1e-6, as torchvision's ViTs have")
     return Found(
         config=config,
-        dialect={"prefix": headers.prefix, "mlp": first},
+        dialect={"prefix": headers.prefix, "mlp": first, "headless": "heads.head.weight" not in headers},
         inferred=inferred,
         left_out=tuple(headers.outside),
     )
@@ -81,28 +85,23 @@ def rows(config: ModelConfig, dialect: Dialect) -> Iterator[Row]:
     for index in range(config.depth):
         ours, theirs = f"blocks.{index}", f"{prefix}{LAYER}{index}"
         attention = f"{theirs}.self_attention"
-        yield from _pair(f"{ours}.attention_norm", f"{theirs}.ln_1", (width,))
+        yield from pair(f"{ours}.attention_norm", f"{theirs}.ln_1", (width,))
         yield Row(f"{ours}.attention.qkv.weight", (f"{attention}.in_proj_weight",), (3 * width, width), SAME)
         yield Row(f"{ours}.attention.qkv.bias", (f"{attention}.in_proj_bias",), (3 * width,), SAME)
-        yield from _pair(f"{ours}.attention.out", f"{attention}.out_proj", (width, width))
-        yield from _pair(f"{ours}.mlp_norm", f"{theirs}.ln_2", (width,))
-        yield from _pair(f"{ours}.mlp.expand", f"{theirs}.{first}", (config.mlp_width, width))
-        yield from _pair(f"{ours}.mlp.contract", f"{theirs}.{MLPS[first]}", (width, config.mlp_width))
-    yield from _pair("norm", f"{prefix}encoder.ln", (width,))
+        yield from pair(f"{ours}.attention.out", f"{attention}.out_proj", (width, width))
+        yield from pair(f"{ours}.mlp_norm", f"{theirs}.ln_2", (width,))
+        yield from pair(f"{ours}.mlp.expand", f"{theirs}.{first}", (config.mlp_width, width))
+        yield from pair(f"{ours}.mlp.contract", f"{theirs}.{MLPS[first]}", (width, config.mlp_width))
+    yield from pair("norm", f"{prefix}encoder.ln", (width,))
     if config.representation_width:
-        yield from _pair("hidden", f"{prefix}heads.pre_logits", (config.representation_width, width))
+        yield from pair("hidden", f"{prefix}heads.pre_logits", (config.representation_width, width))
     if config.classes:
-        yield from _pair("head", f"{prefix}heads.head", (config.classes, config.representation))
+        yield from pair("head", f"{prefix}heads.head", (config.classes, config.representation))
 
 
 def default_dialect(config: ModelConfig) -> Dialect:
     """Speak as torchvision does today."""
-    return {"prefix": "", "mlp": "mlp.0"}
-
-
-def _pair(ours: str, theirs: str, shape: tuple[int, ...]) -> Iterator[Row]:
-    yield Row(f"{ours}.weight", (f"{theirs}.weight",), shape, SAME)
-    yield Row(f"{ours}.bias", (f"{theirs}.bias",), shape[:1], SAME)
+    return {"prefix": "", "mlp": "mlp.0", "headless": False}
 
 
 LAYOUT = Layout(
