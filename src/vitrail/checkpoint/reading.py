@@ -108,25 +108,29 @@ def read_weights(opened: Opened, dtype: torch.dtype | None) -> Weights:
         with ThreadPoolExecutor(WORKERS) as workers:
             tensors = workers.map(lambda row: read_row(row, opened.archive.read, dtype), rows)
             read = {row.ours: tensor for row, tensor in zip(rows, tensors, strict=True)}
+    for row in rows:  # here, where torch has all its threads, and not in each worker
+        if not is_finite(read[row.ours]):
+            raise _blame(row, opened.archive, dtype)
     return {name: read[name] for name in order}
 
 
 def read_row(row: Row, read: Callable[[str], Tensor], dtype: torch.dtype | None) -> Tensor:
-    """Read one weight, and refuse numbers that are none."""
+    """Read one weight in our axes and in this precision."""
     parts = [read(name) if row.layer is None else read(name)[row.layer] for name in row.theirs]
-    for name, part in zip(row.theirs, parts, strict=True):
-        if not is_finite(part):
-            raise CheckpointError(
+    made = row.codec.read(*parts)
+    made = made.to(dtype or made.dtype).contiguous()
+    return made if row.layer is None else made.clone()  # a layer is a view of all of them
+
+
+def _blame(row: Row, archive: Archive, dtype: torch.dtype | None) -> CheckpointError:
+    """Find which of the file's tensors has numbers that are none, or that this precision cannot hold."""
+    for name in row.theirs:
+        if not is_finite(archive.read(name)):
+            return CheckpointError(
                 f"{name!r} holds numbers that are not finite (NaN or infinity): the run that wrote it diverged, or the "
                 "file is damaged. Take an earlier checkpoint."
             )
-    made = row.codec.read(*parts)
-    if dtype is not None and made.dtype != dtype:
-        made = made.to(dtype)
-        if not is_finite(made):
-            raise CheckpointError(f"{row.theirs[0]!r} holds numbers too large for {dtype}. Ask for another precision.")
-    made = made.contiguous()
-    return made if row.layer is None else made.clone()  # a layer is a view of all of them
+    return CheckpointError(f"{row.theirs[0]!r} holds numbers too large for {dtype}. Ask for another precision.")
 
 
 def is_finite(tensor: Tensor) -> bool:
