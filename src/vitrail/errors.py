@@ -15,3 +15,7 @@ class ShapeError(VitrailError, ValueError):
 
 class CheckpointError(VitrailError):
     """A file that cannot be read, is not what it says, or does not fit the model asked for."""
+
+
+class DataError(VitrailError):
+    """A source of images that cannot be read or is not what it says, or too many images that cannot be decoded."""

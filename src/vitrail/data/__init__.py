@@ -1,0 +1,1 @@
+"""BYTES to BATCH: sources, decoding, transforms, and the loader with its seeded, resumable order."""

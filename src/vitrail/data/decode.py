@@ -1,0 +1,193 @@
+"""From the bytes of an image to its pixels: the only file that knows the image library.
+
+An image is opened first (its size is known, nothing is decoded), then the part that is wanted is decoded, at a smaller
+scale where the format can and the result is still large enough.
+"""
+
+import io
+import warnings
+from functools import cache
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+
+from vitrail.errors import VitrailError
+
+Pixels = NDArray[np.uint8]  # H W C
+# What is opened. Others that the library knows run programs of their own or are no photographs.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO", "TGA", "DIB", "PCX")
+MAGICS = {b"\xff\xd8": "JPEG", b"\x89PNG": "PNG", b"GIF8": "GIF", b"RIFF": "WEBP", b"BM": "BMP", b"II*\0": "TIFF"}
+LARGEST = 90_000_000  # pixels
+LARGEST_SIDE = 65_500  # of a JPEG; longer ones are made to hurt
+
+
+class ImageError(VitrailError):
+    """An image that cannot be decoded; the message is the reason, in a few words."""
+
+
+class Box(NamedTuple):
+    """A part of an image, in whole pixels of its upright size."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+class OpenImage:
+    """An image whose header was read: its upright size is known, its pixels are decoded when they are asked for."""
+
+    def __init__(self, data: bytes) -> None:
+        if not data:
+            raise ImageError("empty file")
+        self._data = data
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of sizes, which are checked below, and of odd metadata
+                self._image = Image.open(io.BytesIO(data), formats=_formats())
+                self.orientation = _orientation(self._image)
+        except UnidentifiedImageError as error:
+            kind = next((kind for magic, kind in MAGICS.items() if data.startswith(magic)), None)
+            what = f"damaged header of a {kind}" if kind else f"no image of a known format; it starts with {data[:8]!r}"
+            raise ImageError(what) from error
+        except Image.DecompressionBombError as error:
+            raise ImageError(f"far more than the {LARGEST:,} pixels that are decoded") from error
+        except Exception as error:  # a damaged header stops its parser in many types
+            raise ImageError(f"damaged header: {error}") from error
+        self.format = self._image.format or ""
+        width, height = self._image.size
+        if width < 1 or height < 1 or width * height > LARGEST or max(width, height) > LARGEST_SIDE:
+            raise ImageError(f"{width}x{height} pixels; at most {LARGEST:,} are decoded")
+        self.height, self.width = (width, height) if self.orientation >= 5 else (height, width)
+
+    def pixels(self, box: Box | None = None, least: tuple[int, int] = (0, 0), channels: int = 3) -> Pixels:
+        """Decode a part; a JPEG at a half, a quarter or an eighth where the part still has `least` (height, width)."""
+        box = box or Box(0, 0, self.height, self.width)
+        shrink = _shrink(box, least) if self.format == "JPEG" and self.orientation == 1 else 1
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                whole = self._decode(shrink)
+        except ImageError:
+            raise
+        except Exception as error:  # truncated and damaged data stop decoders in many types
+            raise ImageError(f"damaged or truncated: {error}") from error
+        return _channels(_cut(whole, box, self.height, self.width), channels)
+
+    def _decode(self, shrink: int) -> Pixels:
+        fast = _simplejpeg() if self.format == "JPEG" and self.orientation == 1 else None
+        if fast is not None and self._image.mode in ("RGB", "L"):
+            space = "RGB" if self._image.mode == "RGB" else "GRAY"
+            return fast.decode_jpeg(
+                self._data,
+                colorspace=space,
+                min_height=-(-self.height // shrink) if shrink > 1 else 0,
+                min_width=-(-self.width // shrink) if shrink > 1 else 0,
+                min_factor=1,
+            )
+        image = self._image
+        if shrink > 1:
+            image.draft(image.mode, (self.width // shrink, self.height // shrink))
+        image.seek(0)  # of an animation the first frame
+        image.load()
+        if self.orientation > 1:
+            image = ImageOps.exif_transpose(image)
+        return _to_array(image)
+
+
+def decode(data: bytes, channels: int = 3) -> Pixels:
+    """Decode a whole image, upright, to 8 bits a channel."""
+    return OpenImage(data).pixels(channels=channels)
+
+
+def encode(pixels: Pixels, kind: str = "PNG", quality: int = 90) -> bytes:
+    """Encode pixels, H W 3 or H W 1, as a PNG or a JPEG."""
+    buffer = io.BytesIO()
+    image = Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
+    image.save(buffer, kind, **({"quality": quality} if kind == "JPEG" else {}))
+    return buffer.getvalue()
+
+
+def crop_by_library(data: bytes, box: Box, size: tuple[int, int]) -> Pixels:
+    """Decode, crop and resize as the image library does by itself, bicubic: what the bench compares with."""
+    image = Image.open(io.BytesIO(data)).convert("RGB")
+    edges = (box.left, box.top, box.left + box.width, box.top + box.height)
+    return np.asarray(image.resize((size[1], size[0]), Image.Resampling.BICUBIC, box=edges))
+
+
+@cache
+def _formats() -> tuple[str, ...]:
+    """List the formats that this build of the image library can open."""
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
+@cache
+def _simplejpeg() -> ModuleType | None:
+    """Find the faster decoder of JPEG, where it is installed."""
+    try:
+        import simplejpeg
+    except ImportError:
+        return None
+    return simplejpeg
+
+
+def _orientation(image: Image.Image) -> int:
+    """Read how the camera was held, 1 (upright) to 8; nonsense is upright."""
+    if image.format not in ("JPEG", "MPO", "WEBP", "PNG", "TIFF", "AVIF"):
+        return 1
+    try:
+        found = image.getexif().get(ExifTags.Base.Orientation, 1)
+    except Exception:  # metadata of any kind of damage
+        return 1
+    return found if isinstance(found, int) and 1 <= found <= 8 else 1
+
+
+def _shrink(box: Box, least: tuple[int, int]) -> int:
+    """Find the largest of 8, 4 and 2 by which a part may shrink and still be as large as wanted."""
+    if min(least) < 1:
+        return 1
+    return next((by for by in (8, 4, 2) if box.height >= by * least[0] and box.width >= by * least[1]), 1)
+
+
+def _cut(whole: Pixels, box: Box, height: int, width: int) -> Pixels:
+    """Cut a part, given in the pixels of the full size, out of an image that may have been decoded smaller."""
+    rows, cols = whole.shape[0] / height, whole.shape[1] / width
+    top, left = round(box.top * rows), round(box.left * cols)
+    bottom = max(round((box.top + box.height) * rows), top + 1)
+    right = max(round((box.left + box.width) * cols), left + 1)
+    return whole[top:bottom, left:right]
+
+
+def _to_array(image: Image.Image) -> Pixels:
+    """Give the pixels of any mode in 8 bits, grey or RGB; what is transparent is white behind."""
+    mode = image.mode
+    if mode in ("I;16", "I;16B", "I;16L", "I;16N", "I"):
+        numbers: Any = np.asarray(image).astype(np.int64)
+        if numbers.min() < 0 or numbers.max() > 65535:
+            raise ImageError(f"numbers from {numbers.min()} to {numbers.max()}; expected 16 bits at most")
+        return ((numbers + 128) // 257).astype(np.uint8)[:, :, None]  # 65535 is 255
+    if mode == "F":
+        raise ImageError("floating-point pixels, whose range is not said")
+    if mode in ("RGBA", "LA", "PA", "La", "RGBa") or (mode in ("P", "L", "RGB") and "transparency" in image.info):
+        layer = image.convert("RGBA")
+        behind = Image.new("RGBA", layer.size, (255, 255, 255, 255))
+        return np.asarray(Image.alpha_composite(behind, layer).convert("RGB"))
+    if mode == "1":
+        image = image.convert("L")
+    if image.mode == "L":
+        return np.asarray(image)[:, :, None]
+    return np.asarray(image if mode == "RGB" else image.convert("RGB"))
+
+
+def _channels(pixels: Pixels, channels: int) -> Pixels:
+    """Repeat grey, or weigh colours to grey (ITU-R 601), where another number of channels is wanted."""
+    if pixels.shape[2] == channels:
+        return pixels
+    if channels == 1:
+        grey = pixels.astype(np.uint32) @ np.array([19595, 38470, 7471], dtype=np.uint32)
+        return ((grey + 32768) >> 16).astype(np.uint8)[:, :, None]
+    return np.repeat(pixels, channels, axis=2)

@@ -1,0 +1,168 @@
+"""Images of every kind that people have: decoded right, or refused with the reason."""
+
+import io
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitrail.data import decode as module
+from vitrail.data.decode import Box, ImageError, OpenImage, decode
+
+GENERATOR = np.random.RandomState(5)
+COLOURS = np.asarray(
+    Image.fromarray(GENERATOR.randint(0, 256, (6, 9, 3)).astype(np.uint8)).resize((45, 30), Image.Resampling.BICUBIC)
+)
+
+
+def encoded(image: Image.Image | np.ndarray, kind: str = "PNG", **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    (Image.fromarray(image) if isinstance(image, np.ndarray) else image).save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+@pytest.fixture(params=["pillow", "simplejpeg"])
+def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "simplejpeg":
+        pytest.importorskip("simplejpeg")
+    else:
+        monkeypatch.setattr(module, "_simplejpeg", lambda: None)
+    return request.param
+
+
+def test_lossless_formats_give_their_pixels() -> None:
+    for kind in ("PNG", "BMP", "PPM", "TIFF", "GIF", "TGA"):
+        image = Image.fromarray(COLOURS)
+        if kind == "GIF":
+            image = image.quantize(64)
+        expected = np.asarray(image.convert("RGB"))
+        np.testing.assert_array_equal(decode(encoded(image, kind)), expected, err_msg=kind)
+
+
+def test_jpegs_are_decoded_as_the_image_library_does(decoder: str) -> None:
+    data = encoded(COLOURS, "JPEG", quality=95)
+    expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB")).astype(int)
+    assert np.abs(decode(data) - expected).max() <= 2
+    grey = encoded(COLOURS[:, :, 0], "JPEG")
+    assert decode(grey).shape == (30, 45, 3)
+    assert (decode(grey)[:, :, 0] == decode(grey)[:, :, 2]).all()
+    assert decode(grey, channels=1).shape == (30, 45, 1)
+
+
+def test_a_part_is_what_the_whole_has_there(decoder: str) -> None:
+    data = encoded(COLOURS, "JPEG", quality=95)
+    box = Box(4, 7, 11, 20)
+    np.testing.assert_array_equal(OpenImage(data).pixels(box), decode(data)[4:15, 7:27])
+
+
+def test_a_large_jpeg_is_decoded_smaller_where_it_stays_large_enough(decoder: str) -> None:
+    smooth = np.asarray(Image.fromarray(COLOURS).resize((800, 640), Image.Resampling.BICUBIC))
+    data = encoded(smooth, "JPEG", quality=95)
+    for least, side in (((160, 200), 4), ((170, 200), 2), ((80, 100), 8), ((400, 500), 1), ((0, 0), 1)):
+        pixels = OpenImage(data).pixels(least=least)
+        assert pixels.shape == (640 // side, 800 // side, 3), least
+    part = OpenImage(data).pixels(Box(160, 200, 320, 400), least=(80, 100))
+    assert part.shape == (80, 100, 3)
+    exact = np.asarray(Image.fromarray(smooth[160:480, 200:600]).resize((100, 80), Image.Resampling.BOX)).astype(int)
+    assert np.abs(part - exact).mean() < 3
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_cameras_held_otherwise_are_turned_upright(orientation: int, decoder: str) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encoded(COLOURS, "JPEG", quality=95, exif=exif)
+    turns = {
+        1: lambda a: a,
+        2: lambda a: a[:, ::-1],
+        3: lambda a: a[::-1, ::-1],
+        4: lambda a: a[::-1],
+        5: lambda a: a.transpose(1, 0, 2),
+        6: lambda a: a.transpose(1, 0, 2)[:, ::-1],
+        7: lambda a: a.transpose(1, 0, 2)[::-1, ::-1],
+        8: lambda a: a.transpose(1, 0, 2)[::-1],
+    }
+    stored = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+    upright = turns[orientation](stored).astype(int)
+    image = OpenImage(data)
+    assert (image.height, image.width) == upright.shape[:2]
+    assert np.abs(image.pixels() - upright).max() <= 2
+
+
+def test_other_kinds_of_pixels_are_decoded_right() -> None:
+    ramp = np.arange(30 * 45, dtype=np.uint16).reshape(30, 45) * 48
+    deep = decode(encoded(Image.fromarray(ramp), "PNG"), channels=1)[:, :, 0]
+    assert np.abs(deep - ramp / 257).max() <= 0.5  # 16 bits
+    alpha = np.dstack([COLOURS, np.full((30, 45), 128, np.uint8)])
+    alpha[:5, :, 3] = 0
+    shown = decode(encoded(alpha, "PNG")).astype(int)
+    assert (shown[:5] == 255).all()  # white behind
+    assert np.abs(shown[5:] - (COLOURS[5:] * (128 / 255) + 255 * (127 / 255))).max() <= 1
+    ink = Image.fromarray(COLOURS).convert("CMYK")
+    assert np.abs(decode(encoded(ink, "TIFF")).astype(int) - np.asarray(ink.convert("RGB"))).max() == 0
+    printed = encoded(ink, "JPEG", quality=98)
+    assert np.abs(decode(printed).astype(int) - COLOURS).mean() < 12
+    bits = Image.fromarray(COLOURS[:, :, 0]).convert("1")
+    np.testing.assert_array_equal(decode(encoded(bits, "PNG"))[:, :, 1], np.asarray(bits) * 255)
+    palette = Image.fromarray(COLOURS).quantize(16)
+    palette.info["transparency"] = 0
+    seen = decode(encoded(palette, "PNG", transparency=0)).astype(int)
+    hole = np.asarray(palette) == 0
+    assert (seen[hole] == 255).all()
+    assert (seen[~hole] == np.asarray(palette.convert("RGB"))[~hole]).all()
+
+
+def test_of_an_animation_the_first_frame_is_taken() -> None:
+    frames = [Image.new("RGB", (12, 8), colour) for colour in ("red", "blue")]
+    buffer = io.BytesIO()
+    frames[0].save(buffer, "GIF", save_all=True, append_images=frames[1:])
+    assert (decode(buffer.getvalue())[:, :, 0] == 255).all()
+
+
+def png_header(width: int, height: int) -> bytes:
+    parts = (
+        b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0),
+        b"IDAT" + zlib.compress(b"\0" * 9),
+        b"IEND",
+    )
+    chunks = (struct.pack(">I", len(part) - 4) + part + struct.pack(">I", zlib.crc32(part)) for part in parts)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "empty file"),
+        (b"hello, this is no image", "no image of a known format; it starts with b'hello, t'"),
+        (encoded(COLOURS, "PNG")[:200], "damaged or truncated"),
+        (encoded(COLOURS, "JPEG")[:-90], "damaged or truncated"),
+        (encoded(COLOURS, "GIF")[:60], "damaged"),
+        (png_header(20_000, 6_000), "20000x6000 pixels; at most 90,000,000"),
+        (encoded(Image.fromarray(np.ones((4, 4), np.float32)), "TIFF"), "floating-point pixels"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "no image of a known format"),
+    ],
+    ids=["empty", "text", "cut png", "cut jpeg", "cut gif", "bomb", "float", "program"],
+)
+def test_what_cannot_be_decoded_is_refused_with_the_reason(data: bytes, words: str, decoder: str) -> None:
+    with pytest.raises(ImageError) as caught:
+        decode(data)
+    assert words in str(caught.value)
+
+
+def test_damage_anywhere_gives_an_image_or_a_reason(decoder: str) -> None:
+    generator = np.random.RandomState(1)
+    for kind in ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF"):
+        whole = encoded(COLOURS, kind)
+        for _ in range(60):
+            damaged = bytearray(whole)
+            start = generator.randint(0, len(whole))
+            damaged[start : start + generator.randint(1, 20)] = generator.bytes(generator.randint(0, 20))
+            try:
+                pixels = decode(bytes(damaged[: generator.randint(len(whole) // 2, len(whole) + 1)]))
+            except ImageError:
+                continue
+            assert pixels.dtype == np.uint8
+            assert pixels.shape[2] == 3
