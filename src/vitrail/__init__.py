@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vitrail.config import names as names
     from vitrail.errors import CheckpointError as CheckpointError
     from vitrail.errors import ConfigError as ConfigError
+    from vitrail.errors import DataError as DataError
     from vitrail.errors import ShapeError as ShapeError
     from vitrail.errors import VitrailError as VitrailError
     from vitrail.models import create as create
@@ -37,12 +38,14 @@ _HOMES = {
     "save": "vitrail.checkpoint",
     "CheckpointError": "vitrail.errors",
     "ConfigError": "vitrail.errors",
+    "DataError": "vitrail.errors",
     "ShapeError": "vitrail.errors",
     "VitrailError": "vitrail.errors",
 }
 __all__ = [
     "CheckpointError",
     "ConfigError",
+    "DataError",
     "ShapeError",
     "VitrailError",
     "convert",
