@@ -4,6 +4,8 @@ A shuffled order is a permutation that is computed place by place (a Feistel net
 until it lands inside), so a run resumes at any step at once. A sample's random numbers are a hash of its identity.
 """
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,6 +21,7 @@ def mix(value: Whole) -> Whole:
     return value ^ (value >> np.uint64(31))
 
 
+@lru_cache(maxsize=4096)
 def key(*words: int) -> np.uint64:
     """Make one key of several numbers; their order counts."""
     made = np.zeros(1, dtype=np.uint64)
