@@ -1,0 +1,180 @@
+"""What is random about an image after its crop, and the way to the numbers a model reads: a batch at a time.
+
+Every number is a hash of (seed, epoch, sample, purpose), drawn on the CPU; a batch of one gives an image what a batch
+of a thousand gives it.
+"""
+
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, UInt8
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitrail.config.augment import Augmentation
+from vitrail.config.card import Preprocessing
+from vitrail.data.transforms import colour, crop, geometry, mixing, randaugment
+from vitrail.data.transforms.upload import upload
+from vitrail.errors import ShapeError
+from vitrail.ops.constants import constant
+from vitrail.ops.order import draws
+
+Images = UInt8[Tensor, "B C H W"]
+Reals = NDArray[np.float64]
+
+BLUR = (0.1, 2.0)  # deviations in pixels, as of three-augment
+ERASED = (0.02, 1 / 3)  # shares of the image
+SLANT = (0.3, 1 / 0.3)  # aspects of what is erased
+
+
+class Purpose(IntEnum):
+    """What numbers are drawn for; each stage has its own, so that one more stage changes no other's."""
+
+    CROP = 1
+    FLIP = 2
+    THREE_AUGMENT = 3
+    JITTER = 4
+    RANDAUGMENT = 5
+    ERASING = 6
+    MIXING = 7
+
+
+class Finished(NamedTuple):
+    """What a step of training takes; targets are shares of the classes."""
+
+    images: Float[Tensor, "B C H W"]
+    targets: Float[Tensor, "B K"]
+
+
+def draw_slots(config: Augmentation) -> dict[Purpose, int]:
+    """How many numbers each stage in use takes for a sample."""
+    wanted = {
+        Purpose.CROP: crop.SLOTS if config.crop == "inception" else 0,
+        Purpose.FLIP: 1 if config.flip else 0,
+        Purpose.THREE_AUGMENT: 2 if config.three_augment else 0,
+        Purpose.JITTER: 3 if config.jitter else 0,
+        Purpose.RANDAUGMENT: randaugment.slots(config.randaugment) if config.randaugment else 0,
+        Purpose.ERASING: 6 if config.erasing else 0,
+        Purpose.MIXING: mixing.SLOTS if config.mixup or config.cutmix else 0,
+    }
+    return {purpose: count for purpose, count in wanted.items() if count}
+
+
+def finish(
+    images: Images,
+    labels: Int[Tensor, " B"],
+    samples: NDArray[np.integer],
+    places: NDArray[np.integer],
+    config: Augmentation,
+    preprocessing: Preprocessing,
+    classes: int,
+    seed: int,
+    epoch: int,
+    absent: NDArray[np.integer] | None = None,
+) -> Finished:
+    """Flip, three-augment, jitter, RandAugment, erase, scale and mix images that were cropped before.
+
+    `absent` are the places of the step whose images could not be decoded.
+    """
+    if not len(images) == len(labels) == len(samples) == len(places):
+        raise ShapeError(
+            f"expected as many labels, samples and places as images; got {len(images)} images, {len(labels)} labels, "
+            f"{len(samples)} samples, {len(places)} places."
+        )
+    u = {purpose: draws(samples, count, seed, epoch, purpose) for purpose, count in draw_slots(config).items()}
+    real = scale(augment(images, u, config), preprocessing)
+    if Purpose.MIXING not in u:
+        return Finished(real, mixing.soft_targets(labels, labels, torch.ones_like(real[:, 0, 0, 0]), classes))
+    height, width = images.shape[-2:]
+    mix = mixing.plan(places, config.mix_block, u[Purpose.MIXING], config.mixup, config.cutmix, (height, width), absent)
+    partner = upload(mix.partner, images.device)
+    numbers = upload(np.column_stack([mix.weight, mix.boxes]).astype(np.float32), images.device)
+    weight, other, mixed = numbers[:, 0], real.index_select(0, partner), real
+    if config.mixup:
+        # What CutMix mixes has the weight of its area in the targets, and all of itself here.
+        cut = numbers[:, 3] * numbers[:, 4] > 0
+        mixed = mixing.mixup(mixed, other, torch.where(cut, 1, weight) if config.cutmix else weight)
+    if config.cutmix:
+        mixed = mixing.cutmix(mixed, other, numbers[:, 1:])
+    return Finished(mixed, mixing.soft_targets(labels, labels.index_select(0, partner), weight, classes))
+
+
+def augment(images: Images, u: dict[Purpose, Reals], config: Augmentation) -> Images:
+    """Apply the stages that keep whole levels; the numbers of a stage that is not in use are not there."""
+    if Purpose.FLIP in u:
+        images = geometry.flip(images, upload((u[Purpose.FLIP][:, 0] < 0.5).astype(np.int32), images.device))
+    if Purpose.THREE_AUGMENT in u:
+        images = three_augment(images, u[Purpose.THREE_AUGMENT])
+    if Purpose.JITTER in u:
+        images = jitter(images, u[Purpose.JITTER], config.jitter)
+    if Purpose.RANDAUGMENT in u and config.randaugment:
+        images = randaugment.randaugment(images, u[Purpose.RANDAUGMENT], config.randaugment)
+    if Purpose.ERASING in u:
+        images = erase(images, u[Purpose.ERASING], config.erasing)
+    return images
+
+
+def three_augment(images: Images, u: Reals) -> Images:
+    """Make each image grey, solarised or blurred, one of them (Touvron et al., 2022); numbers B 2."""
+    kind = np.floor(u[:, 0] * 3).astype(np.int64)
+    order = np.argsort(kind, kind="stable")
+    first, second = (int(edge) for edge in np.searchsorted(kind[order], [1, 2]))
+    moves = upload(np.stack([order, np.argsort(order)]), images.device)
+    deviation = upload((BLUR[0] + u[order, 1] * (BLUR[1] - BLUR[0])).astype(np.float32), images.device)
+    images = images.index_select(0, moves[0])
+    half = torch.full((second - first,), 128, dtype=torch.int32, device=images.device)
+    parts = [
+        colour.greyscale(images[:first]),
+        colour.solarize(images[first:second], half),
+        colour.blur(images[second:], deviation[second:], BLUR[1]),
+    ]
+    return torch.cat(parts).index_select(0, moves[1])
+
+
+def jitter(images: Images, u: Reals, strength: float) -> Images:
+    """Change brightness, contrast and saturation, in this order, by factors within the strength of 1; numbers B 3."""
+    factors = upload(np.maximum(1 + (2 * u - 1) * strength, 0).astype(np.float32), images.device)
+    images = colour.brightness(images, factors[:, 0])
+    return colour.saturation(colour.contrast(images, factors[:, 1]), factors[:, 2])
+
+
+def erase(images: Images, u: Reals, probability: float) -> Images:
+    """Put noise, uniform over the levels, into a box of some images (Zhong et al., 2020); numbers B 6."""
+    chosen = np.flatnonzero(u[:, 0] < probability)
+    if not len(chosen):
+        return images
+    height, width = images.shape[-2:]
+    area = (ERASED[0] + u[chosen, 1] * (ERASED[1] - ERASED[0])) * height * width
+    aspect = SLANT[0] * (SLANT[1] / SLANT[0]) ** u[chosen, 2]
+    tall = np.clip(np.rint(np.sqrt(area / aspect)), 1, height)
+    wide = np.clip(np.rint(np.sqrt(area * aspect)), 1, width)
+    top, left = np.floor(u[chosen, 3] * (height - tall + 1)), np.floor(u[chosen, 4] * (width - wide + 1))
+    index = upload(chosen, images.device)
+    boxes = upload(np.stack([top, left, tall, wide], axis=1).astype(np.float32), images.device)
+    keys = upload((np.floor(u[chosen, 5] * 2.0**32) - 2.0**31).astype(np.int32), images.device)
+    part = images.index_select(0, index)
+    mask = geometry.inside(boxes, height, width)
+    return images.index_copy(0, index, torch.where(mask, noise(keys, part.shape[1:]), part))
+
+
+def noise(keys: Int[Tensor, " B"], shape: torch.Size) -> UInt8[Tensor, "B ..."]:
+    """Hash (key, place) to levels: the same on every device."""
+    places = torch.arange(shape.numel(), dtype=torch.int32, device=keys.device)
+    value = keys[:, None] + places * -1640531527  # the golden ratio of 2**32; products wrap
+    for shift, factor in ((16, 0x7FEB352D), (15, -2073254261)):
+        value = (value ^ ((value >> shift) & (0xFFFFFFFF >> shift))) * factor
+    return ((value >> 24) & 0xFF).to(torch.uint8).unflatten(1, shape)
+
+
+def scale(images: Images, preprocessing: Preprocessing) -> Float[Tensor, "B C H W"]:
+    """Turn levels into the numbers a model reads: less the mean, by the deviation, both of levels from 0 to 1."""
+    preprocessing = preprocessing.for_channels(images.shape[1])
+    mean, deviation = _levels(preprocessing.mean, preprocessing.deviation, images.device)
+    return (images.to(torch.float32) - mean) / deviation
+
+
+@constant
+def _levels(mean: tuple[float, ...], deviation: tuple[float, ...], device: torch.device) -> tuple[Tensor, ...]:
+    return tuple(torch.tensor(part, device=device)[:, None, None] * 255 for part in (mean, deviation))

@@ -1,0 +1,147 @@
+"""Another size for an image, as the authors' code or others compute it; uint8 in and out.
+
+The authors' `vision_transformer` keeps the real numbers that tf.image.resize gives ("gvt", here rounded: at most half a
+level away); `big_vision` cuts them off to whole levels ("bv"). Neither antialiases.
+"""
+
+import math
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from vitrail.config.augment import Resizing
+from vitrail.config.card import Interpolation, Preprocessing
+from vitrail.data.decode import OpenImage, Pixels
+from vitrail.errors import ShapeError
+
+How = Resizing | Interpolation | Literal["area"]
+SLACK = 2.0**-10  # levels; what is cut off must not fall for the last bit of a sum
+
+
+def resize(
+    pixels: UInt8[Tensor, "*B C H W"], size: tuple[int, int], how: How, *, antialias: bool = True
+) -> UInt8[Tensor, "*B C h w"]:
+    """Resize to (height, width); `antialias` is for interpolations by name, the authors' ways say it themselves."""
+    if min(*pixels.shape[-2:], *size) < 1:
+        raise ShapeError(f"an image has at least one pixel; got {tuple(pixels.shape[-2:])} to resize to {size}.")
+    if tuple(pixels.shape[-2:]) == tuple(size):
+        return pixels
+    match how:
+        case "bv":
+            return _cut_off(_plain(pixels, size, "bilinear"))
+        case "antialias":
+            return _antialiased(pixels, size, "bilinear")
+        case "gvt":
+            return _rounded(_plain(pixels, size, "bilinear"))
+        case "area":
+            return _rounded(by_area(pixels, size))
+        case "nearest":
+            return _like(F.interpolate(_four(pixels), size=size, mode="nearest-exact"), pixels)
+        case "bilinear" | "bicubic" | "lanczos":
+            if antialias or how == "lanczos":
+                return _antialiased(pixels, size, how)
+            return _rounded(_plain(pixels, size, how))
+
+
+def resize_small(
+    pixels: UInt8[Tensor, "*B C H W"], side: int, how: How, *, antialias: bool = True
+) -> UInt8[Tensor, "..."]:
+    """Resize so that the shorter side is `side` and the shape stays; "bv" goes by area where that makes it smaller."""
+    height, width = pixels.shape[-2:]
+    factor = side / min(height, width)
+    size = max(round(height * factor), 1), max(round(width * factor), 1)
+    if how == "bv" and factor < 1:
+        return _cut_off(by_area(pixels, size))
+    return resize(pixels, size, how, antialias=antialias)
+
+
+def by_area(pixels: UInt8[Tensor, "*B C H W"], size: tuple[int, int]) -> Float[Tensor, "*B C h w"]:
+    """Average over what each new pixel covers, fractions of pixels included, as TensorFlow's ResizeArea."""
+    tall = _cover(pixels.to(torch.float64).transpose(-1, -2), size[0]).transpose(-1, -2)
+    return _cover(tall, size[1]).to(torch.float32)
+
+
+def middle(pixels: UInt8[Tensor, "*B C H W"], size: tuple[int, int]) -> UInt8[Tensor, "*B C h w"]:
+    """Cut out the middle."""
+    top, left = (pixels.shape[-2] - size[0]) // 2, (pixels.shape[-1] - size[1]) // 2
+    if min(top, left) < 0:
+        raise ShapeError(f"a middle of {size} does not fit into {tuple(pixels.shape[-2:])}.")
+    return pixels[..., top : top + size[0], left : left + size[1]]
+
+
+def evaluation_image(
+    image: OpenImage | Pixels | UInt8[Tensor, "C H W"],
+    size: int | tuple[int, int],
+    preprocessing: Preprocessing,
+    resizing: Resizing | None = None,
+    channels: int = 3,
+) -> UInt8[Tensor, "C h w"]:
+    """Make what a model evaluates: squashed or by its shorter side, then the middle `crop_share` of it.
+
+    `resizing` overrides the interpolation. The authors' vision_transformer squashes ("gvt"); big_vision's few-shot
+    evaluation is a squash to 256 and a middle of 224 ("bv", size 224, crop_share 224 / 256).
+    """
+    goal = (size, size) if isinstance(size, int) else size
+    before = round(goal[0] / preprocessing.crop_share), round(goal[1] / preprocessing.crop_share)
+    how: How = resizing or preprocessing.interpolation
+    # An antialiased image may be decoded smaller first; the others would read other pixels.
+    faithful = how in ("gvt", "bv") or not preprocessing.antialias
+    if isinstance(image, OpenImage):
+        least = (0, 0) if faithful else (2 * max(before), 2 * max(before))
+        image = image.pixels(least=least, channels=channels)
+    pixels = torch.from_numpy(_owned(image).transpose(2, 0, 1)) if isinstance(image, np.ndarray) else image
+    antialias = preprocessing.antialias
+    if preprocessing.resize == "squash":
+        return middle(resize(pixels, before, how, antialias=antialias), goal).contiguous()
+    height, width = pixels.shape[-2:]  # of which the goal, of whatever shape, must be covered on both axes
+    side = math.ceil(min(height, width) * max(before[0] / height, before[1] / width) - 1e-6)
+    return middle(resize_small(pixels, side, how, antialias=antialias), goal).contiguous()
+
+
+def _owned(pixels: Pixels) -> Pixels:
+    return pixels if pixels.flags.writeable and min(pixels.strides) >= 0 else pixels.copy()
+
+
+def _four(pixels: Tensor) -> Tensor:
+    return pixels.flatten(0, -4) if pixels.ndim > 3 else pixels[None]
+
+
+def _like(made: Tensor, pixels: Tensor) -> Tensor:
+    return made.unflatten(0, pixels.shape[:-3]) if pixels.ndim > 3 else made[0]
+
+
+def _plain(pixels: Tensor, size: tuple[int, int], mode: Interpolation) -> Tensor:
+    """Interpolate between the nearest pixels, half-pixel centres, without antialiasing, in float32."""
+    real = F.interpolate(_four(pixels).to(torch.float32), size=size, mode=mode, align_corners=False)
+    return _like(real, pixels)
+
+
+def _antialiased(pixels: Tensor, size: tuple[int, int], mode: Interpolation) -> Tensor:
+    """Interpolate over all that a new pixel covers; whole numbers throughout on the CPU, as the image libraries do."""
+    four = _four(pixels)
+    if pixels.device.type != "cpu":
+        four = four.to(torch.float32)
+    made = F.interpolate(four, size=size, mode=mode, antialias=True, align_corners=None if mode == "lanczos" else False)
+    return _like(made if made.dtype == torch.uint8 else _rounded(made), pixels)
+
+
+def _cover(pixels: Float[Tensor, "... n"], new: int) -> Float[Tensor, "... new"]:
+    """Average the last axis over equal stretches: differences of its running sum, linear between the pixels."""
+    old = pixels.shape[-1]
+    running = F.pad(pixels.cumsum(-1), (1, 0))  # ... n+1
+    edges = torch.arange(new + 1, dtype=torch.float64, device=pixels.device) * (old / new)
+    low = edges.floor().clamp(max=old - 1).to(torch.int64)
+    at = running[..., low] + (edges - low) * pixels[..., low]
+    return at.diff(dim=-1) * (new / old)
+
+
+def _rounded(real: Tensor) -> Tensor:
+    return real.round().clamp(0, 255).to(torch.uint8)
+
+
+def _cut_off(real: Tensor) -> Tensor:
+    return (real + SLACK).clamp(0, 255).to(torch.uint8)
