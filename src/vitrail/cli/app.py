@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from vitrail import __version__
+from vitrail.cli import data
+from vitrail.cli.bench import bench
 from vitrail.cli.convert import convert
 from vitrail.cli.demo import demo
 from vitrail.cli.describe import describe
@@ -16,11 +18,16 @@ from vitrail.cli.render import show_error
 from vitrail.errors import VitrailError
 
 COMMANDS: dict[str, Callable[..., None]] = {
+    "bench": bench,
     "convert": convert,
     "demo": demo,
     "describe": describe,
     "plan": plan,
 }
+
+# Commands of commands.
+GROUPS: dict[str, dict[str, Callable[..., None]]] = {"data": {"check": data.check, "pack": data.pack}}
+GROUP_HELP = {"data": "Check a data set, or pack it into arrays."}
 
 app = typer.Typer(
     name="vitrail",
@@ -51,6 +58,11 @@ def _shield(command: Callable[..., None]) -> Callable[..., None]:
 
 for name, function in COMMANDS.items():
     app.command(name)(_shield(function))
+for group, functions in GROUPS.items():
+    inner = typer.Typer(help=GROUP_HELP[group], no_args_is_help=True)
+    for name, function in functions.items():
+        inner.command(name)(_shield(function))
+    app.add_typer(inner, name=group)
 
 
 def _version(asked: bool) -> bool:

@@ -63,31 +63,47 @@ class OpenImage:
             raise ImageError(f"{width}x{height} pixels; at most {LARGEST:,} are decoded")
         self.height, self.width = (width, height) if self.orientation >= 5 else (height, width)
 
+    @property
+    def mode(self) -> str:
+        """How the file keeps its pixels, in the image library's word."""
+        return self._image.mode
+
+    @property
+    def frames(self) -> int:
+        """How many pictures the file holds."""
+        return int(getattr(self._image, "n_frames", 1))
+
+    @property
+    def is_see_through(self) -> bool:
+        """Whether any of it may be transparent."""
+        return self.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in self._image.info
+
     def pixels(self, box: Box | None = None, least: tuple[int, int] = (0, 0), channels: int = 3) -> Pixels:
         """Decode a part; a JPEG at a half, a quarter or an eighth where the part still has `least` (height, width)."""
         box = box or Box(0, 0, self.height, self.width)
         shrink = _shrink(box, least) if self.format == "JPEG" and self.orientation == 1 else 1
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                whole = self._decode(shrink)
+            whole = self._decode_fast(shrink)
+            if whole is None:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    whole = self._decode(shrink)
         except ImageError:
             raise
         except Exception as error:  # truncated and damaged data stop decoders in many types
             raise ImageError(f"damaged or truncated: {error}") from error
         return _channels(_cut(whole, box, self.height, self.width), channels)
 
+    def _decode_fast(self, shrink: int) -> Pixels | None:
+        usable = self.format == "JPEG" and self.orientation == 1 and self._image.mode in ("RGB", "L")
+        fast = _simplejpeg() if usable and _allowed["simplejpeg"] else None
+        if fast is None:
+            return None
+        least = (-(-self.height // shrink), -(-self.width // shrink)) if shrink > 1 else (0, 0)
+        space = "RGB" if self._image.mode == "RGB" else "GRAY"
+        return fast.decode_jpeg(self._data, colorspace=space, min_height=least[0], min_width=least[1], min_factor=1)
+
     def _decode(self, shrink: int) -> Pixels:
-        fast = _simplejpeg() if self.format == "JPEG" and self.orientation == 1 else None
-        if fast is not None and self._image.mode in ("RGB", "L"):
-            space = "RGB" if self._image.mode == "RGB" else "GRAY"
-            return fast.decode_jpeg(
-                self._data,
-                colorspace=space,
-                min_height=-(-self.height // shrink) if shrink > 1 else 0,
-                min_width=-(-self.width // shrink) if shrink > 1 else 0,
-                min_factor=1,
-            )
         image = self._image
         if shrink > 1:
             image.draft(image.mode, (self.width // shrink, self.height // shrink))
@@ -123,6 +139,14 @@ def _formats() -> tuple[str, ...]:
     """List the formats that this build of the image library can open."""
     Image.init()
     return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
+def use_simplejpeg(*, allowed: bool) -> None:
+    """Allow the faster decoder of JPEG, as is the default, or do without it; for benches and tests."""
+    _allowed["simplejpeg"] = allowed
+
+
+_allowed = {"simplejpeg": True}
 
 
 @cache

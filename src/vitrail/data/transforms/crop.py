@@ -21,7 +21,7 @@ Wholes = NDArray[np.int64]
 
 def inception_box(height: int, width: int, u: Reals, area: tuple[float, float], aspect: tuple[float, float]) -> Box:
     """Draw a box inside an image from one row of SLOTS numbers, or fewer for fewer tries; the first that fits."""
-    _check(u[None], min(height, width))
+    _check(u[None], int(min(height, width)))
     low, high = np.log(aspect[0]), np.log(aspect[1])
     for share, slant, down, right in u.reshape(len(u) // EACH, EACH):  # mostly the first: faster than all at once
         target = (area[0] + share * (area[1] - area[0])) * height * width
@@ -37,7 +37,7 @@ def inception_boxes(
     heights: Wholes, widths: Wholes, u: Reals, area: tuple[float, float], aspect: tuple[float, float]
 ) -> Wholes:
     """Draw a box (top, left, height, width) for each image; one row of numbers each."""
-    _check(u, min(heights.min(), widths.min()) if len(heights) else 1)
+    _check(u, int(min(heights.min(), widths.min())) if len(heights) else 1)
     count = len(heights)
     tries = u.reshape(count, u.shape[1] // EACH, EACH)
     rows, cols = heights[:, None], widths[:, None]

@@ -1,0 +1,246 @@
+"""What is wrong with a data set, before a run finds out: damage, misnamed files, duplicates, leaks, odd images."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitrail.data.decode import ImageError, OpenImage, Pixels
+from vitrail.data.source import Source
+from vitrail.data.splits import WIDTH, hash_of
+
+Progress = Callable[[int, int], None]
+EXAMPLES = 20  # of each kind of finding that are named; all are counted
+TINY = 32  # pixels of the shorter side
+HUGE = 40_000_000  # pixels
+EXTREME = 5  # the longer side by the shorter
+ROWS = 12  # classes and examples of a contact sheet
+FORMATS = {
+    "JPEG": ("jpg", "jpeg", "jpe", "jfif"),
+    "MPO": ("jpg", "jpeg", "mpo"),  # a JPEG with a second view
+    "PNG": ("png", "apng"),
+    "WEBP": ("webp",),
+    "GIF": ("gif",),
+    "BMP": ("bmp", "dib"),
+    "DIB": ("bmp", "dib"),
+    "TIFF": ("tif", "tiff"),
+    "PPM": ("ppm", "pgm", "pbm", "pnm"),
+    "JPEG2000": ("jp2", "j2k", "jpx"),
+    "AVIF": ("avif",),
+    "ICO": ("ico",),
+    "TGA": ("tga",),
+    "PCX": ("pcx",),
+}
+SUFFIXES = frozenset(suffix for suffixes in FORMATS.values() for suffix in suffixes)
+
+
+@dataclass
+class Findings:
+    """How often something was found, and the first few of it, in words."""
+
+    count: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    def add(self, example: str) -> None:
+        """Count one more."""
+        self.count += 1
+        if len(self.examples) < EXAMPLES:
+            self.examples.append(example)
+
+
+@dataclass
+class SplitReport:
+    """What one split holds.
+
+    `problems` by kind: empty, unreadable, truncated, misnamed, tiny, huge, extreme; left_out, by the source.
+    `traits` by kind: grey, alpha, cmyk, sixteen_bit, animated, which are decoded and merely worth knowing.
+    """
+
+    samples: int
+    class_counts: dict[str, int]
+    formats: Counter[str] = field(default_factory=Counter)
+    traits: Counter[str] = field(default_factory=Counter)
+    problems: dict[str, Findings] = field(default_factory=dict)
+
+    @property
+    def imbalance(self) -> float:
+        """The largest class by the smallest; infinite where a class has none, 1 where there are no classes."""
+        counts = self.class_counts.values()
+        if not counts or not max(counts):
+            return 1.0
+        return max(counts) / min(counts) if min(counts) else float("inf")
+
+
+@dataclass
+class DataReport:
+    """What was found in all splits: each by itself, and contents that come more than once."""
+
+    splits: dict[str, SplitReport]
+    duplicates: dict[str, Findings]  # within a split: copies beyond the first
+    leaks: dict[tuple[str, str], Findings]  # contents that two splits share
+    conflicts: Findings  # contents with more than one label
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing would spoil a run or its figures: no damage, no leak, no contradiction."""
+        damage = ("empty", "unreadable", "truncated")
+        broken = any(kind in report.problems for report in self.splits.values() for kind in damage)
+        return not (broken or self.leaks or self.conflicts.count)
+
+
+def check_data(splits: Mapping[str, Source], *, progress: Progress | None = None) -> DataReport:
+    """Read and decode every image once; what is held meanwhile is a hash of each and a few examples."""
+    total, done = sum(len(source) for source in splits.values()), 0
+    reports: dict[str, SplitReport] = {}
+    hashes = np.zeros((total, WIDTH), dtype=np.uint8)
+    readable = np.zeros(total, dtype=np.bool_)
+    for split, source in splits.items():
+        reports[split] = SplitReport(len(source), _class_counts(source))
+        for place, reason in getattr(source, "problems", ()):
+            reports[split].problems.setdefault("left_out", Findings()).add(f"{place}: {reason}")
+        for index in range(len(source)):
+            found = _look_at(source, index, reports[split])
+            if found is not None:
+                hashes[done] = np.frombuffer(found, dtype=np.uint8)
+                readable[done] = True
+            done += 1
+            if progress is not None:
+                progress(done, total)
+    report = DataReport(reports, {}, {}, Findings())
+    _compare(splits, hashes, np.flatnonzero(readable), report)
+    return report
+
+
+def contact_sheet(source: Source, indices: Sequence[int] | NDArray[np.int64], cell: int = 96) -> Pixels:
+    """Lay out examples, a row for each of up to 12 classes, letterboxed on white; what cannot be decoded is red."""
+    labels = source.labels
+    rows: dict[int, list[int]] = {}
+    for index in map(int, indices):
+        rows.setdefault(int(labels[index]), []).append(index)
+    chosen = [rows[label][:ROWS] for label in sorted(rows)[:ROWS]]
+    columns = max((len(row) for row in chosen), default=0)
+    sheet = np.full((len(chosen) * cell, columns * cell, 3), 255, dtype=np.uint8)
+    for top, row in enumerate(chosen):
+        for left, index in enumerate(row):
+            sheet[top * cell : (top + 1) * cell, left * cell : (left + 1) * cell] = _letterboxed(source, index, cell)
+    return sheet
+
+
+def _class_counts(source: Source) -> dict[str, int]:
+    labels = np.asarray(source.labels)
+    counts = np.bincount(labels[labels >= 0], minlength=len(source.class_names))
+    return {name: int(count) for name, count in zip(source.class_names, counts, strict=False)}
+
+
+def _look_at(source: Source, index: int, report: SplitReport) -> bytes | None:
+    """Judge one sample; give the hash of its contents, None where there are none."""
+
+    def note(kind: str, detail: str) -> None:
+        report.problems.setdefault(kind, Findings()).add(f"{source.name(index)}: {detail}")
+
+    try:
+        data = source.read(index)
+        if isinstance(data, bytes) and not data:
+            note("empty", "no bytes")
+            return None
+    except ImageError as error:
+        note("unreadable", str(error))
+        return None
+    found = hash_of(data)
+    if not isinstance(data, bytes):
+        report.formats["pixels"] += 1
+        report.traits.update(["grey"] if data.shape[2] == 1 else [])
+        _judge_size(data.shape[0], data.shape[1], note)
+        return found
+    try:
+        opened = OpenImage(data)
+        traits = list(_traits(opened, data))
+    except ImageError as error:
+        note("unreadable", str(error))
+        return found
+    report.formats[opened.format] += 1
+    report.traits.update(traits)
+    suffix = PurePosixPath(source.name(index)).suffix.lower().lstrip(".")
+    if suffix in SUFFIXES and suffix not in FORMATS.get(opened.format, (suffix,)):
+        note("misnamed", f"is {opened.format}")
+    _judge_size(opened.height, opened.width, note)
+    try:
+        opened.pixels()
+    except ImageError as error:
+        note("truncated", str(error))
+    return found
+
+
+def _judge_size(height: int, width: int, note: Callable[[str, str], None]) -> None:
+    sides = f"{height}x{width} pixels"
+    if min(height, width) < TINY:
+        note("tiny", sides)
+    if height * width > HUGE:
+        note("huge", sides)
+    if max(height, width) > EXTREME * min(height, width):
+        note("extreme", sides)
+
+
+def _traits(opened: OpenImage, data: bytes) -> Iterable[str]:
+    if opened.mode in ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N"):
+        yield "grey"
+    if opened.is_see_through:
+        yield "alpha"
+    if opened.mode == "CMYK":
+        yield "cmyk"
+    # Colours of 16 bits are opened as 8: of a PNG the header says so.
+    if opened.mode.startswith("I") or (opened.format == "PNG" and data[24:25] == b"\x10"):
+        yield "sixteen_bit"
+    try:
+        if opened.format != "MPO" and opened.frames > 1:
+            yield "animated"
+    except Exception as error:  # later frames of any kind of damage
+        raise ImageError(f"damaged frames: {error}") from error
+
+
+def _compare(
+    splits: Mapping[str, Source], hashes: NDArray[np.uint8], readable: NDArray[np.int64], report: DataReport
+) -> None:
+    """Find contents that come more than once, and say where."""
+    order = readable[np.lexsort(tuple(hashes[readable].T))] if len(readable) else readable
+    changes = (hashes[order[1:]] != hashes[order[:-1]]).any(axis=1)
+    edges = np.concatenate([[0], np.flatnonzero(changes) + 1, [len(order)]])
+    names = list(splits)
+    labels = {split: np.asarray(source.labels) for split, source in splits.items()}
+    starts = np.cumsum([0, *(len(source) for source in splits.values())])
+    for number in np.flatnonzero(np.diff(edges) > 1):
+        group = order[edges[number] : edges[number + 1]]  # in the order of the samples: lexsort is stable
+        places = np.searchsorted(starts, group, side="right") - 1
+        found = [(names[place], int(sample - starts[place])) for place, sample in zip(places, group, strict=True)]
+        text = " = ".join(f"{split}:{splits[split].name(index)}" for split, index in found[:4])
+        for split, count in Counter(split for split, _ in found).items():
+            for _ in range(count - 1):
+                report.duplicates.setdefault(split, Findings()).add(text)
+        present = [split for split in names if any(split == each for each, _ in found)]
+        for place, split in enumerate(present):
+            for other in present[place + 1 :]:
+                report.leaks.setdefault((split, other), Findings()).add(text)
+        called = {(split, int(labels[split][index])) for split, index in found}
+        classes = sorted({splits[split].class_names[label] for split, label in called if label >= 0})
+        if len(classes) > 1:
+            report.conflicts.add(f"{text}: {', '.join(classes[:4])}")
+
+
+def _letterboxed(source: Source, index: int, cell: int) -> Pixels:
+    made = np.full((cell, cell, 3), 255, dtype=np.uint8)
+    try:
+        data = source.read(index)
+        pixels = OpenImage(data).pixels(least=(cell, cell)) if isinstance(data, bytes) else data
+    except ImageError:
+        made[:] = (200, 30, 30)
+        return made
+    rows, cols = (max(1, round(side * cell / max(pixels.shape[:2]))) for side in pixels.shape[:2])
+    image = torch.from_numpy(np.array(pixels)).permute(2, 0, 1)[None].float()  # 1 C H W
+    small = torch.nn.functional.interpolate(image, (rows, cols), mode="bilinear", antialias=True, align_corners=False)
+    top, left = (cell - rows) // 2, (cell - cols) // 2
+    made[top : top + rows, left : left + cols] = small[0].round().clamp(0, 255).byte().permute(1, 2, 0).numpy()
+    return made

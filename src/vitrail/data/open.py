@@ -1,0 +1,82 @@
+"""From what a person names to sources of images: recognised by what is there."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from vitrail.config import suggest
+from vitrail.data.source import Source
+from vitrail.data.sources.folder import folder_splits
+from vitrail.data.sources.idx import idx_splits
+from vitrail.data.sources.packed import PackedSource
+from vitrail.data.sources.parquet import parquet_splits
+from vitrail.data.sources.sample import sample_splits
+from vitrail.data.sources.synthetic import SyntheticSource
+from vitrail.data.sources.table import table_splits
+from vitrail.data.sources.tar import TarSource
+from vitrail.errors import DataError
+
+SYNTHETIC = {"train": 2000, "test": 1000}  # scenes of each split, of 64 pixels
+
+
+def open_data(what: str | os.PathLike[str], *, allow_pipe: bool = False) -> Mapping[str, Source]:
+    """Open every split that a name or a path means: `sample`, `synthetic`, a folder, a table, parquet, tars, arrays."""
+    text = os.fspath(what)
+    if text == "sample":
+        return sample_splits()
+    if text == "synthetic":
+        return {split: SyntheticSource(count, 64, seed=seed) for seed, (split, count) in enumerate(SYNTHETIC.items())}
+    if text.startswith(("pipe:", "https://", "http://")) or ("{" in text and text.endswith(".tar")):
+        return {"all": TarSource(text, allow_pipe=allow_pipe)}
+    path = Path(text).expanduser()
+    if not path.exists():
+        hint = suggest(text, ("sample", "synthetic")) if os.sep not in text else " Check the path."
+        raise DataError(f"there is no data at {text!r}.{hint}")
+    return _in_folder(path, allow_pipe=allow_pipe) if path.is_dir() else _in_file(path, allow_pipe=allow_pipe)
+
+
+def open_split(what: str | os.PathLike[str], split: str | None = None, *, allow_pipe: bool = False) -> Source:
+    """Open one split: the one that is named, or the only one."""
+    splits = open_data(what, allow_pipe=allow_pipe)
+    if split is None and len(splits) == 1:
+        return next(iter(splits.values()))
+    if split is None or split not in splits:
+        asked = "which split is not said" if split is None else f"there is no split {split!r}"
+        raise DataError(f"{os.fspath(what)}: {asked}. There are: {', '.join(splits)}.")
+    return splits[split]
+
+
+def _in_folder(folder: Path, *, allow_pipe: bool) -> Mapping[str, Source]:
+    names = {entry.name for entry in folder.iterdir()}
+    if "packed.json" in names:
+        return {"all": PackedSource(folder)}
+    parts = [name for name in sorted(names) if (folder / name / "packed.json").is_file()]
+    if parts:
+        return {name: PackedSource(folder / name) for name in parts}
+    if any(name.endswith(("-idx3-ubyte", "-idx3-ubyte.gz")) for name in names):
+        return idx_splits(folder)
+    if any(name.endswith(".parquet") for name in names) or any((folder / "data").glob("*.parquet")):
+        return _usual(parquet_splits(folder))
+    tars = sorted(str(folder / name) for name in names if name.endswith(".tar"))
+    if tars:
+        return {"all": TarSource(tars, allow_pipe=allow_pipe)}
+    return folder_splits(folder)
+
+
+def _usual(splits: Mapping[str, Source]) -> Mapping[str, Source]:
+    """Call the validation split val, as everywhere."""
+    return {"val" if name == "validation" else name: source for name, source in splits.items()}
+
+
+def _in_file(path: Path, *, allow_pipe: bool) -> Mapping[str, Source]:
+    match path.suffix.lower():
+        case ".csv" | ".tsv" | ".jsonl":
+            return table_splits(path)
+        case ".parquet":
+            return _usual(parquet_splits(path))
+        case ".tar":
+            return {"all": TarSource(str(path), allow_pipe=allow_pipe)}
+        case suffix:
+            raise DataError(
+                f"{path} ends in {suffix!r}. Expected .csv, .tsv, .jsonl, .parquet or .tar, or a folder of classes."
+            )

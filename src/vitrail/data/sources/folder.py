@@ -1,0 +1,243 @@
+"""A folder of class folders: scanned once, remembered, and read file by file."""
+
+import contextlib
+import os
+import stat
+import time
+from collections import deque
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrail.data.decode import ImageError
+from vitrail.data.source import Names, Source
+from vitrail.data.sources.memory import fingerprint_of
+from vitrail.errors import DataError, VitrailError
+from vitrail.files import cache_folder, replacing
+
+SUFFIXES = {"jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "jp2", "avif"}
+SPLITS = {"train": "train", "val": "val", "validation": "val", "test": "test"}
+LARGEST = 512 << 20  # bytes of an image file
+FORMAT = 1  # of the remembered list
+AGAIN = "leads to a folder that was read already"
+
+
+@dataclass(frozen=True)
+class Index:
+    """What a scan found: the images with their labels, and every folder that was read with its time of change."""
+
+    names: list[str]
+    labels: NDArray[np.int64]
+    class_names: tuple[str, ...]
+    folders: list[str]
+    changed: NDArray[np.int64]  # ns
+    ignored: int
+    problems: list[tuple[str, str]]
+
+
+class FolderSource(Source):
+    """The images of `root/class/**`, by class and path; `class_names` may name more classes than the folder has.
+
+    `ignored` counts files that are no images; `problems` lists folders that were not read, with the reason.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, class_names: tuple[str, ...] | None = None) -> None:
+        self.root = Path(root)
+        index = _index(self.root)
+        self.class_names = index.class_names if class_names is None else class_names
+        if missing := sorted(set(index.class_names) - set(self.class_names)):
+            raise DataError(
+                f"{root} has class folders that class_names lacks: {_few(missing)}. Name them too, or remove them."
+            )
+        numbers = {name: number for number, name in enumerate(self.class_names)}
+        self._labels = np.array([numbers[name] for name in index.class_names], dtype=np.int64)[index.labels]
+        self._names = Names(index.names)
+        self.ignored = index.ignored
+        self.problems = index.problems
+        self._fingerprint = fingerprint_of("\0".join(index.names), self._labels, "\0".join(self.class_names))
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """The number of every image's class."""
+        return self._labels
+
+    @property
+    def fingerprint(self) -> str:
+        """A short text that changes with the paths, their order, the labels and the classes."""
+        return self._fingerprint
+
+    def read(self, index: int) -> bytes:
+        """Give the bytes of a file; what cannot be read is an `ImageError`."""
+        return read_file(os.path.join(self.root, self._names[index]))
+
+    def name(self, index: int) -> str:
+        """Give the path of an image inside the folder."""
+        return self._names[index]
+
+
+def folder_splits(root: str | os.PathLike[str]) -> dict[str, FolderSource]:
+    """Open the splits of a folder (train, val, test) with one list of classes, or all of it where it has none."""
+    folders = _class_folders(Path(root))
+    splits = [name for name in folders if name.lower() in SPLITS]
+    if not splits:
+        return {"all": FolderSource(root)}
+    if others := [name for name in folders if name not in splits]:
+        raise DataError(
+            f"{root} must hold either splits or classes; it holds {_few(splits)} beside {_few(others)}. "
+            "Move the classes into the splits, or rename the folders."
+        )
+    places = {SPLITS[name.lower()]: Path(root) / name for name in splits}
+    if len(places) < len(splits):
+        raise DataError(f"{root} must hold every split once; it holds {_few(splits)}. Merge or rename the folders.")
+    names = tuple(sorted({name for place in places.values() for name in _class_folders(place)}))
+    order = [split for split in ("train", "val", "test") if split in places]
+    return {split: FolderSource(places[split], class_names=names) for split in order}
+
+
+def read_file(path: str) -> bytes:
+    """Give the bytes of an image file; what cannot be read, or is too large, is an `ImageError`."""
+    try:
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):  # a pipe would never end
+            raise ImageError("cannot be read: it is no plain file")
+        if found.st_size > LARGEST:
+            raise ImageError(f"cannot be read: {found.st_size:,} bytes; at most {LARGEST:,} are read")
+        with open(path, "rb") as file:
+            return file.read(found.st_size)
+    except OSError as error:
+        raise ImageError(f"cannot be read: {error.strerror or error}") from error
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or name == "__MACOSX"  # what macOS adds to its archives
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
+
+
+def _class_folders(root: Path) -> list[str]:
+    try:
+        with os.scandir(root) as entries:
+            return sorted(entry.name for entry in entries if not _is_hidden(entry.name) and _is_folder(entry))
+    except OSError as error:
+        reason = error.strerror or error
+        raise DataError(f"expected a folder of class folders; {root} cannot be read: {reason}.") from error
+
+
+def _index(root: Path) -> Index:
+    """Find the images of a folder: as remembered where no folder changed, by a scan otherwise."""
+    remembered = _memory_of(root)
+    index = _recall(root, remembered) if remembered else None
+    if index is None:
+        now = time.time_ns()
+        index = _scan(root)
+        unread = any(reason != AGAIN for _, reason in index.problems)
+        if index.names and remembered and not unread and not _is_recent(index.changed, now):
+            _remember(remembered, index)
+    if index.names:
+        return index
+    hint = f"; {index.problems[0][0]}: {index.problems[0][1]}" if index.problems else ""
+    raise DataError(
+        f"expected a folder for each class with images in it; {root} has {len(index.class_names)} folders and no image "
+        f"in them ({index.ignored} other files{hint}). Put the images of a class into a folder of its name."
+    )
+
+
+def _scan(root: Path) -> Index:
+    """Read every folder once: a link to a folder after all folders that are no links, so that it takes none's place."""
+    class_names = _class_folders(root)
+    numbers = {name: number for number, name in enumerate(class_names)}
+    images: list[tuple[int, str]] = []
+    visited: dict[str, int] = {}
+    problems: list[tuple[str, str]] = []
+    seen: set[tuple[int, int]] = set()
+    folders, links, ignored = deque([""]), deque[str](), 0
+    while folders or links:
+        folder = folders.popleft() if folders else links.popleft()
+        path = os.path.join(root, folder)
+        try:
+            found = os.stat(path)  # before it is read: what changes meanwhile is seen the next time
+            if (found.st_dev, found.st_ino) in seen:
+                problems.append((folder, AGAIN))
+                continue
+            with os.scandir(path) as entries:
+                inside = sorted(entries, key=lambda entry: entry.name)
+        except OSError as error:
+            problems.append((folder, error.strerror or str(error)))
+            continue
+        seen.add((found.st_dev, found.st_ino))
+        visited[folder] = found.st_mtime_ns
+        number = numbers.get(folder.partition("/")[0], -1)
+        for entry in inside:
+            name = entry.name
+            relative = f"{folder}/{name}" if folder else name
+            if _is_hidden(name):
+                continue
+            if _is_folder(entry):
+                if folder or name in numbers:
+                    (links if entry.is_symlink() else folders).append(relative)
+            elif folder and name.rpartition(".")[2].lower() in SUFFIXES and "." in name:
+                images.append((number, relative))
+            else:
+                ignored += 1
+    images.sort()
+    names = [name for _, name in images]
+    labels = np.array([number for number, _ in images], dtype=np.int64)
+    changed = np.array(list(visited.values()), dtype=np.int64)
+    return Index(names, labels, tuple(class_names), list(visited), changed, ignored, problems)
+
+
+def _is_recent(changed: NDArray[np.int64], now: int) -> bool:
+    """Whether a folder may change once more without a new time: clocks of file systems tick in ms, some in seconds."""
+    tick = np.where(changed % 1_000_000 == 0, 2_000_000_000, 50_000_000)
+    return bool((changed + tick > now).any())
+
+
+def _memory_of(root: Path) -> Path | None:
+    try:
+        return cache_folder() / "folders" / f"{sha256(os.fsencode(os.path.realpath(root))).hexdigest()[:32]}.npz"
+    except VitrailError:  # nowhere to keep it
+        return None
+
+
+def _remember(path: Path, index: Index) -> None:
+    parts = [index.names, index.class_names, index.folders, [text for problem in index.problems for text in problem]]
+    texts = np.frombuffer(
+        "\0".join(text for part in parts for text in part).encode("utf-8", "surrogateescape"), np.uint8
+    )
+    numbers = np.array([FORMAT, index.ignored, *map(len, parts)], dtype=np.int64)
+    with contextlib.suppress(VitrailError, OSError):  # a disk that is full or not ours: the next start scans again
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary:
+            np.savez(temporary, numbers=numbers, texts=texts, labels=index.labels, changed=index.changed)
+
+
+def _recall(root: Path, path: Path) -> Index | None:
+    try:
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
+            (version, ignored, *lengths), labels, changed = file["numbers"].tolist(), file["labels"], file["changed"]
+            texts = file["texts"].tobytes().decode("utf-8", "surrogateescape").split("\0")
+        ends = [sum(lengths[: part + 1]) for part in range(4)]
+        names, class_names, folders, problems = (
+            texts[end - length : end] for end, length in zip(ends, lengths, strict=True)
+        )
+        sound = version == FORMAT and len(texts) == ends[-1] and labels.dtype == changed.dtype == np.int64
+        sound = sound and len(names) == len(labels) and labels.min() >= 0 and labels.max() < len(class_names)
+        stamps = zip(folders, changed.tolist(), strict=True)
+        if not sound or any(os.stat(os.path.join(root, folder)).st_mtime_ns != then for folder, then in stamps):
+            return None
+        pairs = list(zip(problems[::2], problems[1::2], strict=True))
+        return Index(names, labels, tuple(class_names), folders, changed, ignored, pairs)
+    except Exception:  # a damaged file stops its reader in many types
+        return None

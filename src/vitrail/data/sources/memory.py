@@ -1,0 +1,104 @@
+"""Images that are in memory already, as pixels."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitrail.data.decode import Pixels
+from vitrail.data.source import Source
+from vitrail.errors import ConfigError
+
+
+class MemorySource(Source):
+    """Pixels in memory: an array N H W C or a tensor N C H W, 8 bits each, with a label for every image."""
+
+    def __init__(
+        self,
+        images: NDArray[Any] | Tensor,
+        labels: NDArray[Any] | Tensor | Sequence[int],
+        class_names: Sequence[str],
+        *,
+        title: str = "image",
+    ) -> None:
+        self._images = _pixels(images)
+        self.class_names = checked_names(class_names)
+        self._labels = checked_labels(labels, len(self._images), len(self.class_names))
+        self._title = title
+        self._fingerprint: str | None = None
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """The label of every image."""
+        return self._labels
+
+    @property
+    def fingerprint(self) -> str:
+        """A short text that changes with the pixels, their shape, the labels and the classes."""
+        if self._fingerprint is None:
+            shape, names = str(self._images.shape), "\0".join(self.class_names)
+            self._fingerprint = fingerprint_of(shape, self._images, self._labels, names)
+        return self._fingerprint
+
+    def read(self, index: int) -> Pixels:
+        """Give a copy of an image's pixels."""
+        return self._images[_within(index, len(self))].copy()
+
+    def name(self, index: int) -> str:
+        """Give the title and the number of an image."""
+        return f"{self._title} {_within(index, len(self))}"
+
+
+def fingerprint_of(*parts: str | NDArray[Any]) -> str:
+    """Give sixteen hexadecimal digits that change when any part does, or when its end moves."""
+    total = hashlib.sha256()
+    for part in parts:
+        data = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else np.ascontiguousarray(part).data
+        total.update(hashlib.sha256(data).digest())
+    return total.hexdigest()[:16]
+
+
+def checked_names(class_names: Sequence[str]) -> tuple[str, ...]:
+    """Read the names of classes: texts, at least one, each once."""
+    names = () if isinstance(class_names, str) else tuple(class_names)
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise ConfigError(f"class_names must be one or more texts, each once; got {class_names!r:.200}.")
+    return names
+
+
+def checked_labels(labels: NDArray[Any] | Tensor | Sequence[int], count: int, classes: int) -> NDArray[np.int64]:
+    """Read whole numbers, one for each image, each the number of a class."""
+    numbers = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if numbers.dtype.kind not in "iu" or numbers.ndim != 1:
+        raise ConfigError(
+            f"labels must be a row of whole numbers, one for each image; got {numbers.dtype} of shape {numbers.shape}."
+        )
+    if len(numbers) != count:
+        raise ConfigError(f"labels must be as many as the images, {count}; got {len(numbers)}.")
+    if int(numbers.min()) < 0 or int(numbers.max()) >= classes:
+        raise ConfigError(
+            f"labels must be from 0 to {classes - 1} for {classes} class names; got {numbers.min()} to "
+            f"{numbers.max()}. Name every class, and count them from 0."
+        )
+    return numbers.astype(np.int64)
+
+
+def _pixels(images: NDArray[Any] | Tensor) -> NDArray[np.uint8]:
+    wanted = "a tensor N C H W" if isinstance(images, Tensor) else "an array N H W C"
+    if images.ndim == 4:
+        array = images.detach().cpu().permute(0, 2, 3, 1).numpy() if isinstance(images, Tensor) else images
+        if array.dtype == np.uint8 and array.shape[3] in (1, 3) and array.size > 0:
+            return np.ascontiguousarray(array)
+    raise ConfigError(
+        f"images must be {wanted} of uint8 with 1 or 3 channels, and not empty; got {images.dtype} of shape "
+        f"{tuple(images.shape)}. Scale to 0..255 and add the axis of channels where it is missing."
+    )
+
+
+def _within(index: int, count: int) -> int:
+    if not 0 <= index < count:
+        raise IndexError(index)
+    return index

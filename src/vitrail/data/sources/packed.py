@@ -1,0 +1,237 @@
+"""Packed arrays: all images of a source decoded once, at one size, in a file that is mapped into memory."""
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from vitrail.config.check import LARGEST_SIDE, as_size, whole
+from vitrail.data.decode import ImageError, OpenImage, Pixels
+from vitrail.data.source import Source
+from vitrail.data.sources.memory import checked_labels, checked_names, fingerprint_of
+from vitrail.data.transforms.resize import resize
+from vitrail.errors import ConfigError, DataError
+from vitrail.files import SUMS, check_replaceable, new_folder, verify_sums, write_sums, writing
+
+CARD, IMAGES, LABELS = "packed.json", "images.npy", "labels.npy"
+FORMAT, VERSION = "vitrail packed images", 1
+LARGEST_CARD = 64 << 20  # bytes; names of very many classes
+GREY = np.array([0.299, 0.587, 0.114])  # ITU-R 601
+AGAIN = "Pack it again."
+
+
+@dataclass(frozen=True)
+class PackReport:
+    """What was packed: how many images, and which were left out with the reason."""
+
+    count: int
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+
+
+class PackedSource(Source):
+    """The images of a packed folder, mapped: only what is read is in memory, and every process shares it."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(os.path.abspath(folder))
+        card = _read_card(self.folder)
+        verify_sums(self.folder, [CARD, LABELS])
+        try:
+            self._shape = (
+                whole("count", card["count"]),
+                whole("height", card["height"], most=LARGEST_SIDE),
+                whole("width", card["width"], most=LARGEST_SIDE),
+                whole("channels", card["channels"], most=3),
+            )
+            self.class_names = checked_names(card["class_names"])
+            self.packed_from = str(card["source"])
+            labels = np.load(self.folder / LABELS, allow_pickle=False)
+            self._labels = checked_labels(labels, self._shape[0], len(self.class_names))
+        except (ConfigError, KeyError, TypeError, ValueError, OSError) as error:
+            raise DataError(f"{self.folder} is damaged: {error!s}. {AGAIN}") from error
+        self._mapped: NDArray[np.uint8] | None = self._map()
+        self._fingerprint = fingerprint_of(
+            str(self._shape), self.packed_from, self._labels, "\0".join(self.class_names)
+        )
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """The label of every image."""
+        return self._labels
+
+    @property
+    def fingerprint(self) -> str:
+        """A short text that changes with the source that was packed, the size, the labels and the classes."""
+        return self._fingerprint
+
+    def read(self, index: int) -> Pixels:
+        """Give a copy of an image's pixels."""
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        if self._mapped is None:
+            self._mapped = self._map()
+        return np.array(self._mapped[index])
+
+    def name(self, index: int) -> str:
+        """Give the folder and the number of an image."""
+        return f"{self.folder.name} {index}"
+
+    def verify(self) -> None:
+        """Refuse files that are not what was packed; all of them are read."""
+        verify_sums(self.folder)
+
+    def _map(self) -> NDArray[np.uint8]:
+        path = self.folder / IMAGES
+        try:
+            images = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise DataError(f"{path} cannot be mapped: {error}. {AGAIN}") from error
+        if not isinstance(images, np.memmap) or images.shape != self._shape or images.dtype != np.uint8:
+            raise DataError(f"{path} must hold bytes of shape {self._shape}, as {CARD} says. {AGAIN}")
+        return images
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A mapping would be pickled with all its pixels.
+        return {**self.__dict__, "_mapped": None}
+
+
+def pack(
+    source: Source,
+    folder: str | os.PathLike[str],
+    image_size: int | tuple[int, int],
+    *,
+    overwrite: bool,
+    channels: int = 3,
+    progress: Callable[[int, int], None] | None = None,
+) -> PackReport:
+    """Decode every image, squash it to one size and write the packed folder; what cannot be decoded is left out.
+
+    `progress` is told how many images are done, and of how many.
+    """
+    size = as_size(image_size)
+    if channels not in (1, 3):
+        raise ConfigError(f"channels must be 1 or 3; got {channels!r}.")
+    if not len(source):
+        raise DataError("expected a source with images to pack; it has none.")
+    target = Path(os.path.realpath(folder))
+    with writing(target):
+        _check_target(target, overwrite=overwrite)
+    # The new folder is complete before it takes the old one's place.
+    fresh = target.with_name(f".{target.name}.{secrets.token_hex(6)}") if _is_packed(target) else target
+    with new_folder(fresh, overwrite=False) as temporary:
+        report = _write(source, temporary, (*size, channels), progress)
+    if fresh != target:
+        _take_place(fresh, target)
+    return report
+
+
+def squash(pixels: Pixels, size: tuple[int, int]) -> Pixels:
+    """Resize to exactly (height, width), bilinear and antialiased."""
+    if pixels.shape[:2] == size:
+        return pixels
+    image = torch.tensor(pixels).permute(2, 0, 1)  # C H W
+    return resize(image, size, "antialias").permute(1, 2, 0).numpy()  # H W C
+
+
+def _write(
+    source: Source, folder: Path, shape: tuple[int, int, int], progress: Callable[[int, int], None] | None
+) -> PackReport:
+    kept: list[int] = []
+    report = PackReport(0)
+    # Written, not mapped: a mapping ends the process where the disk is full.
+    with open(folder / IMAGES, "wb") as file:
+        _write_header(file, (len(source), *shape))
+        start = file.tell()
+        for index in range(len(source)):
+            try:
+                file.write(np.ascontiguousarray(_pixels(source.read(index), shape)).data)
+                kept.append(index)
+            except ImageError as error:
+                report.skipped.append((source.name(index), str(error)))
+            if progress is not None:
+                progress(index + 1, len(source))
+        file.seek(0)
+        _write_header(file, (len(kept), *shape))
+        assert file.tell() == start, "the header of .npy leaves room for any number of rows"
+    if not kept:
+        name, reason = report.skipped[0]
+        raise DataError(f"none of {len(source)} images can be decoded; the first, {name}: {reason}. Check the source.")
+    np.save(folder / LABELS, source.labels[kept])
+    card = {"format": FORMAT, "version": VERSION, "count": len(kept)}
+    card |= dict(zip(("height", "width", "channels"), shape, strict=True))
+    card |= {"class_names": source.class_names, "source": source.fingerprint}
+    (folder / CARD).write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+    write_sums(folder)
+    return PackReport(len(kept), report.skipped)
+
+
+def _write_header(file: BinaryIO, shape: tuple[int, ...]) -> None:
+    npy.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
+
+
+def _pixels(data: bytes | Pixels, shape: tuple[int, int, int]) -> Pixels:
+    height, width, channels = shape
+    if isinstance(data, bytes):
+        pixels = OpenImage(data).pixels(least=(height, width), channels=channels)
+    elif data.shape[2] == channels:
+        pixels = data
+    elif channels == 1:
+        pixels = np.rint(data @ GREY).astype(np.uint8)[:, :, None]
+    else:
+        pixels = np.repeat(data, channels, axis=2)
+    return squash(pixels, (height, width))
+
+
+def _is_packed(folder: Path) -> bool:
+    return (folder / CARD).is_file()
+
+
+def _check_target(target: Path, *, overwrite: bool) -> None:
+    if not (overwrite and _is_packed(target)):
+        check_replaceable(target, overwrite=overwrite)
+        return
+    if others := sorted(file.name for file in target.iterdir() if file.name not in (CARD, IMAGES, LABELS, SUMS)):
+        raise DataError(
+            f"will not overwrite {target}: it also holds {', '.join(others[:4])}, which would be lost. "
+            "Choose another name, or move them away."
+        )
+
+
+def _take_place(fresh: Path, target: Path) -> None:
+    old = fresh.with_name(f"{fresh.name}.old")
+    with writing(target):
+        try:
+            os.rename(target, old)
+            os.rename(fresh, target)
+        except BaseException:
+            if old.exists():
+                os.rename(old, target)
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _read_card(folder: Path) -> dict[str, Any]:
+    path = folder / CARD
+    try:
+        if path.stat().st_size > LARGEST_CARD:
+            raise DataError(f"{path} is no card of packed images: it is too large. {AGAIN}")
+        card = json.loads(path.read_bytes())
+    except OSError as error:
+        raise DataError(
+            f"expected a folder of packed images; {path} cannot be read: {error.strerror or error}. Check the path."
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is damaged: {error}. {AGAIN}") from error
+    if not isinstance(card, dict) or card.get("format") != FORMAT or card.get("version") != VERSION:
+        found = (card.get("format"), card.get("version")) if isinstance(card, dict) else card
+        raise DataError(f"{path} must say {(FORMAT, VERSION)}; it says {found!r:.200}. {AGAIN}")
+    return card

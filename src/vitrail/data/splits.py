@@ -1,0 +1,222 @@
+"""Splits that cannot leak: the same picture, however often it is there, is always in one part alone."""
+
+import contextlib
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrail.data.decode import ImageError, Pixels
+from vitrail.data.source import Source
+from vitrail.errors import CheckpointError, ConfigError
+from vitrail.files import cache_folder, write_bytes
+
+Progress = Callable[[int, int], None]  # how many samples are done, and of how many
+WIDTH = 16  # bytes of a hash
+# What the paper keeps back of the training images to choose by (appendix B.1.1).
+PAPER_DEV = {
+    ("pets", "oxfordpets", "oxfordiiitpet", "oxfordiiitpets"): 0.10,
+    ("flowers", "flowers102", "oxfordflowers", "oxfordflowers102"): 0.10,
+    ("cifar10", "cifar100"): 0.02,
+    ("imagenet", "imagenet1k", "imagenet2012", "ilsvrc2012"): 0.01,
+}
+VTAB = {"train": 800, "dev": 200}
+SHARES: Mapping[str, float] = {"train": 0.9, "dev": 0.1}
+
+
+class Subset(Source):
+    """Some samples of a source, by their numbers there and in that order."""
+
+    def __init__(self, source: Source, indices: Sequence[int] | NDArray[np.int64]) -> None:
+        self.source = source
+        self.indices = np.array(indices, dtype=np.int64)
+        if len(self.indices) and not 0 <= self.indices.min() <= self.indices.max() < len(source):
+            raise ConfigError(
+                f"expected numbers of samples from 0 to {len(source) - 1}; "
+                f"got some from {self.indices.min()} to {self.indices.max()}."
+            )
+        self.indices.flags.writeable = False
+        self.class_names = source.class_names
+        self._labels = source.labels[self.indices]
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """The labels of the samples chosen."""
+        return self._labels
+
+    def read(self, index: int) -> bytes | Pixels:
+        """Read from the source."""
+        return self.source.read(self._place(index))
+
+    def name(self, index: int) -> str:
+        """Name a sample as its source does."""
+        return self.source.name(self._place(index))
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the source's and of the numbers chosen."""
+        digest = hashlib.blake2b(self.source.fingerprint.encode(), digest_size=WIDTH)
+        digest.update(self.indices.tobytes())
+        return f"subset-{digest.hexdigest()}"
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def _place(self, index: int) -> int:
+        if not 0 <= index < len(self.indices):
+            raise IndexError(index)
+        return int(self.indices[index])
+
+
+def hash_of(data: bytes | Pixels) -> bytes:
+    """Hash an image as it is kept: its bytes, or its shape and pixels."""
+    if isinstance(data, bytes):
+        return hashlib.blake2b(data, digest_size=WIDTH).digest()
+    shape = "x".join(map(str, data.shape)).encode()
+    return hashlib.blake2b(np.ascontiguousarray(data).data, digest_size=WIDTH, person=shape[:16]).digest()
+
+
+def content_hash(source: Source, index: int) -> str:
+    """The hash of one sample's contents, whatever its name and its label, in hexadecimal."""
+    return hash_of(source.read(index)).hex()
+
+
+def content_hashes(source: Source, *, progress: Progress | None = None) -> NDArray[np.uint8]:
+    """Hash all samples, N rows of 16 bytes, once: they are kept in the cache by the source's fingerprint.
+
+    What cannot be read is like nothing else: it has the hash of its name, and the hashes are then not kept.
+    """
+    key = hashlib.blake2b(source.fingerprint.encode(), digest_size=WIDTH).hexdigest()
+    file = cache_folder() / "hashes" / f"{key}.bin"
+    count = len(source)
+    with contextlib.suppress(OSError):
+        kept = file.read_bytes()
+        if len(kept) == (count + 1) * WIDTH and kept[:WIDTH] == hash_of(kept[WIDTH:]):
+            return np.frombuffer(kept, dtype=np.uint8)[WIDTH:].reshape(count, WIDTH)
+    hashes = np.zeros((count, WIDTH), dtype=np.uint8)
+    unreadable = 0
+    for index in range(count):
+        try:
+            found = hash_of(source.read(index))
+        except ImageError:
+            unreadable += 1
+            found = hashlib.blake2b(source.name(index).encode(errors="replace"), digest_size=WIDTH).digest()
+        hashes[index] = np.frombuffer(found, dtype=np.uint8)
+        if progress is not None:
+            progress(index + 1, count)
+    if not unreadable:
+        # A cache that cannot be written to costs time, nothing else.
+        with contextlib.suppress(OSError, CheckpointError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(file, hash_of(hashes.tobytes()) + hashes.tobytes())
+    return hashes
+
+
+def split(
+    source: Source,
+    shares: Mapping[str, float] = SHARES,
+    *,
+    seed: int,
+    stratified: bool = True,
+    progress: Progress | None = None,
+) -> dict[str, Subset]:
+    """Share samples out by their contents and the seed, never by their order; the same contents stay together.
+
+    Each class is shared out to within one sample, groups of equal contents aside; so is the whole.
+    """
+    if not shares or min(shares.values()) < 0 or abs(sum(shares.values()) - 1) > 1e-9:
+        raise ConfigError(f"expected shares of at least 0 that add up to 1; got {dict(shares)}.")
+    hashes = content_hashes(source, progress=progress)
+    labels = np.asarray(source.labels) if stratified else np.zeros(len(source), dtype=np.int64)
+    strata = _strata(hashes, labels)
+    quotas = _quotas([sum(len(group) for group in groups) for groups in strata], np.array(list(shares.values())))
+    return _share_out(source, hashes, strata, quotas, tuple(shares), seed)
+
+
+def paper_dev(source: Source, dataset: str, *, seed: int = 0, progress: Progress | None = None) -> dict[str, Subset]:
+    """Split training images as the paper does to choose by: 10 % of Pets and Flowers, 2 % of CIFAR, 1 % of ImageNet."""
+    plain = re.sub(r"[^a-z0-9]", "", dataset.lower())
+    share = next((share for names, share in PAPER_DEV.items() if plain in names), None)
+    if share is None:
+        known = ", ".join(names[0] for names in PAPER_DEV)
+        raise ConfigError(f"expected a data set of the paper ({known}); got {dataset!r}. Use split with shares.")
+    return split(source, {"train": 1 - share, "dev": share}, seed=seed, progress=progress)
+
+
+def vtab_split(source: Source, seed: int, *, progress: Progress | None = None) -> dict[str, Subset]:
+    """Draw 1,000 training examples regardless of class, 800 to train on and 200 to choose by, as VTAB-1k does."""
+    count = sum(VTAB.values())
+    if len(source) < count:
+        raise ConfigError(f"expected at least {count:,} samples; got {len(source):,}. Use split with shares.")
+    hashes = content_hashes(source, progress=progress)
+    strata = _strata(hashes, np.zeros(len(source), dtype=np.int64))
+    quotas = np.array([[*VTAB.values(), len(source) - count]], dtype=np.int64)
+    parts = _share_out(source, hashes, strata, quotas, (*VTAB, "rest"), seed)
+    return {name: parts[name] for name in VTAB}
+
+
+def _strata(hashes: NDArray[np.uint8], labels: NDArray[np.int64]) -> list[list[NDArray[np.int64]]]:
+    """Group samples of equal contents, and the groups by their (lowest) label."""
+    if not len(hashes):
+        return []
+    order = np.lexsort(tuple(hashes.T))
+    changes = (hashes[order[1:]] != hashes[order[:-1]]).any(axis=1)
+    strata: dict[int, list[NDArray[np.int64]]] = {}
+    for group in np.split(order, np.flatnonzero(changes) + 1):
+        strata.setdefault(int(labels[group].min()), []).append(group)
+    return [strata[label] for label in sorted(strata)]
+
+
+def _quotas(sizes: Sequence[int], shares: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Round each class's shares up or down so that it adds up, and so that the parts as wholes come out right too."""
+    quotas = np.zeros((len(sizes), len(shares)), dtype=np.int64)
+    owed = np.zeros(len(shares))  # to each part by the classes so far
+    for row, size in zip(quotas, sizes, strict=True):
+        exact = size * shares
+        row[:] = np.floor(exact + 1e-9)
+        fractions = exact - row
+        owed += fractions
+        open_parts = np.flatnonzero(fractions > 1e-9)
+        chosen = open_parts[np.argsort(-owed[open_parts], kind="stable")][: size - int(row.sum())]
+        row[chosen] += 1
+        owed[chosen] -= 1
+    return quotas
+
+
+def _share_out(
+    source: Source,
+    hashes: NDArray[np.uint8],
+    strata: list[list[NDArray[np.int64]]],
+    quotas: NDArray[np.int64],
+    names: tuple[str, ...],
+    seed: int,
+) -> dict[str, Subset]:
+    """Draw a part for each group by its hash and the seed, with the odds of the room left in each part."""
+    key = seed.to_bytes(16, "little", signed=True)
+    chosen: list[list[int]] = [[] for _ in names]
+    for groups, quota in zip(strata, quotas, strict=True):
+        keyed = [
+            (hashlib.blake2b(hashes[group[0]].tobytes(), key=key, digest_size=8).digest(), group) for group in groups
+        ]
+        room = quota.tolist()
+        # The large ones first, while there is room for them.
+        for draw, group in sorted(keyed, key=lambda pair: (-len(pair[1]), pair[0])):
+            odds = [left if left >= len(group) else 0 for left in room]
+            if not any(odds):
+                odds = [left if left == max(room) else 0 for left in room]
+            part = _draw(draw, odds)
+            room[part] -= len(group)
+            chosen[part].extend(group.tolist())
+    return {name: Subset(source, sorted(part)) for name, part in zip(names, chosen, strict=True)}
+
+
+def _draw(draw: bytes, odds: list[int]) -> int:
+    # The order of the groups comes from these bytes too: they are mixed once more, to be independent of it.
+    point = int.from_bytes(hashlib.blake2b(draw, digest_size=8).digest(), "little") * sum(odds) >> 64
+    for part, weight in enumerate(odds):
+        if point < weight:
+            return part
+        point -= weight
+    return len(odds) - 1

@@ -1,0 +1,137 @@
+"""Every source by its name or path, through a loader, to what a model reads."""
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vitrail.cli import main
+from vitrail.config.augment import Augmentation, RandAugment
+from vitrail.config.card import Preprocessing
+from vitrail.data.decode import decode
+from vitrail.data.loader import Loader
+from vitrail.data.open import open_data, open_split
+from vitrail.data.take import EvaluationTake, TrainTake
+from vitrail.data.transforms import finish
+from vitrail.errors import DataError
+
+
+def photo(seed: int, height: int = 30, width: int = 41) -> Image.Image:
+    return Image.fromarray(np.random.RandomState(seed).randint(0, 256, (height, width, 3)).astype(np.uint8))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for split, count in (("train", 6), ("test", 3)):
+        for label, name in enumerate(("bee", "ant")):
+            (tmp_path / "photos" / split / name).mkdir(parents=True)
+            for index in range(count):
+                seed = label * 100 + index + (50 if split == "test" else 0)
+                photo(seed).save(tmp_path / "photos" / split / name / f"{index}.png")
+    return tmp_path / "photos"
+
+
+def test_folders_tables_tars_and_packed_arrays_are_recognised(folder: Path, tmp_path: Path) -> None:
+    splits = open_data(folder)
+    assert {name: len(source) for name, source in splits.items()} == {"train": 12, "test": 6}
+    assert splits["train"].class_names == ("ant", "bee")
+    lines = ["path,label"] + [f"{path.relative_to(tmp_path)},{path.parent.name}" for path in folder.rglob("*.png")]
+    (tmp_path / "list.csv").write_text("\n".join(lines))
+    assert len(open_split(tmp_path / "list.csv")) == 18
+    with tarfile.open(tmp_path / "shard-000.tar", "w") as shard:
+        for index, path in enumerate(sorted(folder.rglob("*.png"))):
+            shard.add(path, f"{index:04d}.png")
+            label = tarfile.TarInfo(f"{index:04d}.cls")
+            label.size = 1
+            shard.addfile(label, io.BytesIO(b"1"))
+    assert len(open_split(tmp_path / "shard-000.tar")) == 18
+    assert main(["data", "pack", str(folder), str(tmp_path / "packed"), "--image-size", "16x20"]) == 0
+    packed = open_data(tmp_path / "packed")
+    assert {name: len(source) for name, source in packed.items()} == {"train": 12, "test": 6}
+    pixels = packed["train"].read(3)
+    assert isinstance(pixels, np.ndarray)
+    assert pixels.shape == (16, 20, 3)
+    for name in ("sample", "synthetic"):
+        assert set(open_data(name)) == {"train", "test"}
+    with pytest.raises(DataError, match=r"there is no data at 'sampel'\. Did you mean 'sample'"):
+        open_data("sampel")
+    with pytest.raises(DataError, match=r"which split is not said\. There are: "):
+        open_split(folder)
+
+
+def test_training_takes_the_same_part_however_it_is_read(folder: Path) -> None:
+    source = open_split(folder, "train")
+    take = TrainTake((16, 16), Augmentation(), seed=3)
+    plain = [batch.images for batch in Loader(source, take, batch=4, seed=1).epoch(1)]
+    shared = [batch.images for batch in Loader(source, take, batch=4, seed=1, workers=2).epoch(1)]
+    assert all(torch.equal(one, other) for one, other in zip(plain, shared, strict=True))
+    assert not torch.equal(plain[0], next(iter(Loader(source, take, batch=4, seed=1).epoch(2))).images)
+
+
+def test_a_part_of_pixels_is_the_part_of_their_file() -> None:
+    take = TrainTake((8, 8), Augmentation(), seed=3)
+    buffer = io.BytesIO()
+    photo(4).save(buffer, "PNG")
+    data = buffer.getvalue()
+    for sample in range(20):
+        assert torch.equal(take(data, sample, 0), take(decode(data), sample, 0))
+
+
+def test_evaluation_sees_the_whole_image_squashed() -> None:
+    take = EvaluationTake((9, 12), Preprocessing())
+    buffer = io.BytesIO()
+    photo(4).save(buffer, "PNG")
+    expected = np.asarray(photo(4).resize((12, 9), Image.Resampling.BILINEAR)).transpose(2, 0, 1).astype(int)
+    assert np.abs(take(buffer.getvalue(), 0, 0).numpy() - expected).max() <= 1
+
+
+def test_the_sample_in_the_box_goes_all_the_way() -> None:
+    source = open_split("sample", "train")
+    config = Augmentation(randaugment=RandAugment(), mixup=0.2, cutmix=1.0, erasing=0.25, mix_block=4)
+    loader = Loader(source, TrainTake((32, 32), config, seed=0), batch=64, block=config.mix_block)
+    batch = next(iter(loader.epoch(0)))
+    made = finish(
+        batch.images, batch.labels, batch.samples.numpy(), batch.places.numpy(), config, Preprocessing(), 10, 0, 0
+    )
+    assert made.images.shape == (64, 3, 32, 32)
+    assert made.images.abs().max() <= 1
+    torch.testing.assert_close(made.targets.sum(dim=1), torch.ones(64))
+
+
+def test_the_check_finds_faults_and_says_so(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    sheet = tmp_path / "sheet.png"
+    assert main(["data", "check", str(folder), "--sheet", str(sheet)]) == 0
+    assert "clean" in capsys.readouterr().out
+    assert decode(sheet.read_bytes()).shape == (2 * 96, 6 * 96, 3)
+    (folder / "train" / "ant" / "zero.jpg").write_bytes(b"")
+    first = (folder / "train" / "bee" / "0.png").read_bytes()
+    (folder / "train" / "bee" / "cut.png").write_bytes(first[: len(first) // 2])
+    (folder / "test" / "bee" / "leak.png").write_bytes(first)
+    (folder / "train" / "ant" / "renamed.jpg").write_bytes((folder / "train" / "ant" / "1.png").read_bytes())
+    assert main(["data", "check", str(folder), "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    problems = document["splits"]["train"]["problems"]
+    assert {"empty", "truncated", "misnamed"} <= problems.keys()
+    assert document["clean"] is False
+    assert sum(found["count"] for found in document["leaks"].values()) == 1
+    assert main(["data", "check", str(folder)]) == 1
+    assert "in both" in capsys.readouterr().out
+    assert main(["data", "check", str(tmp_path / "nowhere")]) == 1
+    assert "there is no data at" in capsys.readouterr().err
+
+
+def test_the_bench_prints_ratios(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitrail.studies.speed_of_data.SIZES", {"50x40": (40, 50, 2)})
+    assert main(["bench", "data", "--json"]) == 0
+    speeds = json.loads(capsys.readouterr().out)
+    assert speeds[0]["ratio"] == 1.0
+    assert {speed["way"] for speed in speeds} >= {"Pillow, bicubic", "vitrail"}
+    assert main(["bench", "nothing"]) == 1

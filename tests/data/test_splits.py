@@ -1,0 +1,195 @@
+"""Splits by contents: nothing leaks, classes keep their shares, the order of a source means nothing."""
+
+import hashlib
+import pickle
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from vitrail.data.decode import ImageError, Pixels
+from vitrail.data.source import Source
+from vitrail.data.splits import Subset, _quotas, content_hash, content_hashes, paper_dev, split, vtab_split
+from vitrail.errors import ConfigError
+
+
+class Listed(Source):
+    """Contents and labels in lists; None cannot be read."""
+
+    def __init__(self, contents: list[bytes | Pixels | None], labels: list[int]) -> None:
+        self.contents, self._labels = contents, np.array(labels, dtype=np.int64)
+        self.class_names = tuple(str(number) for number in range(max(labels, default=0) + 1))
+        self.reads = 0
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        return self._labels
+
+    def read(self, index: int) -> bytes | Pixels:
+        self.reads += 1
+        found = self.contents[index]
+        if found is None:
+            raise ImageError("gone")
+        return found
+
+    def name(self, index: int) -> str:
+        return f"number {index}"
+
+    @property
+    def fingerprint(self) -> str:
+        return hashlib.sha256(repr((self.contents, self._labels.tolist())).encode()).hexdigest()
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def numbered(count: int, classes: int = 7) -> Listed:
+    return Listed([f"image {number}".encode() for number in range(count)], [i % classes for i in range(count)])
+
+
+def contents(part: Subset) -> set[bytes]:
+    return {bytes(part.read(index)) for index in range(len(part))}
+
+
+def test_a_subset_is_its_samples_in_its_order() -> None:
+    source = numbered(20)
+    part = Subset(source, [13, 2, 5])
+    assert [part.read(i) for i in range(3)] == [b"image 13", b"image 2", b"image 5"]
+    assert part.labels.tolist() == [6, 2, 5]
+    assert part.name(0) == "number 13"
+    assert len(part) == 3
+    assert part.fingerprint != Subset(source, [2, 13, 5]).fingerprint != source.fingerprint
+    assert pickle.loads(pickle.dumps(part)).read(1) == b"image 2"
+    assert Subset(part, [2]).read(0) == b"image 5"
+    with pytest.raises(IndexError):
+        part.read(3)
+    for wrong in ([20], [-1]):
+        with pytest.raises(ConfigError, match="from 0 to 19"):
+            Subset(source, wrong)
+
+
+def test_a_hash_is_that_of_the_bytes_or_of_shape_and_pixels() -> None:
+    flat, tall = np.arange(12, dtype=np.uint8).reshape(2, 6, 1), np.arange(12, dtype=np.uint8).reshape(6, 2, 1)
+    source = Listed([b"abc", flat, tall, np.asfortranarray(flat)], [0, 0, 0, 0])
+    assert content_hash(source, 0) == hashlib.blake2b(b"abc", digest_size=16).hexdigest()
+    assert content_hash(source, 1) == content_hash(source, 3) != content_hash(source, 2)
+
+
+def test_the_same_contents_are_in_one_part_alone_whatever_their_labels_and_places() -> None:
+    random = np.random.default_rng(0)
+    kinds = random.integers(0, 150, size=600).tolist()  # of every picture about four copies
+    labels = [int(random.integers(0, 5)) for _ in kinds]  # contradicting each other
+    source = Listed([str(kind).encode() for kind in kinds], labels)
+    for seed in range(5):
+        parts = split(source, {"train": 0.6, "dev": 0.25, "test": 0.15}, seed=seed)
+        found = [contents(part) for part in parts.values()]
+        assert sum(len(each) for each in found) == len(set(kinds)) == len(set.union(*found))
+        assert sorted(np.concatenate([part.indices for part in parts.values()]).tolist()) == list(range(600))
+        assert abs(len(parts["train"]) - 360) < 20
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=120), st.integers(0, 9))
+def test_every_class_and_the_whole_keep_their_shares(labels: list[int], seed: int) -> None:
+    source = Listed([f"{seed} {place}".encode() for place in range(len(labels))], labels)
+    shares = {"train": 0.7, "dev": 0.2, "test": 0.1}
+    parts = split(source, shares, seed=seed)
+    for label, count in Counter(labels).items():
+        for name, share in shares.items():
+            assert abs(int((parts[name].labels == label).sum()) - count * share) < 1
+    for name, share in shares.items():
+        assert abs(len(parts[name]) - len(labels) * share) < 3
+
+
+def test_many_small_classes_still_add_up_to_the_whole() -> None:
+    quotas = _quotas([5] * 37, np.array([0.9, 0.1]))
+    assert quotas.sum(axis=1).tolist() == [5] * 37
+    assert abs(int(quotas[:, 1].sum()) - 18.5) <= 1
+
+
+def test_the_order_of_a_source_means_nothing_and_the_seed_everything() -> None:
+    source = numbered(300)
+    order = np.random.default_rng(1).permutation(300).tolist()
+    shuffled = Listed([source.contents[i] for i in order], [int(source.labels[i]) for i in order])
+    first = split(source, seed=3)
+    assert list(first) == ["train", "dev"]
+    assert len(first["dev"]) == 30
+    again, other = split(shuffled, seed=3), split(source, seed=4)
+    assert contents(first["dev"]) == contents(again["dev"]) != contents(other["dev"])
+    assert contents(split(source, seed=3, stratified=False)["dev"]) != contents(first["dev"])
+
+
+def test_every_sample_is_as_likely_to_be_kept_back_as_any_other() -> None:
+    source = numbered(60, classes=2)
+    times = np.zeros(60)
+    for seed in range(400):
+        times[split(source, {"train": 0.75, "dev": 0.25}, seed=seed)["dev"].indices] += 1
+    assert times.sum() == 400 * 15
+    assert times.min() > 100 - 5 * 8.7  # five standard deviations of a binomial
+    assert times.max() < 100 + 5 * 8.7
+
+
+def test_hashes_are_kept_told_and_made_again_when_damaged(cache: Path) -> None:
+    source = numbered(40)
+    told: list[tuple[int, int]] = []
+    hashes = content_hashes(source, progress=lambda done, total: told.append((done, total)))
+    assert told == [(number, 40) for number in range(1, 41)]
+    assert bytes(hashes[7]).hex() == content_hash(source, 7)
+    source.reads = 0
+    assert np.array_equal(content_hashes(source), hashes)
+    assert source.reads == 0
+    (file,) = (cache / "hashes").iterdir()
+    good = file.read_bytes()
+    for bad in (b"", good[:-1], good[:90] + bytes([good[90] ^ 1]) + good[91:]):
+        file.write_bytes(bad)
+        assert np.array_equal(content_hashes(source), hashes)
+        assert file.read_bytes() == good
+    assert len(content_hashes(numbered(41))) == 41  # another source, another file
+
+
+def test_what_cannot_be_read_is_in_one_part_and_is_tried_again(cache: Path) -> None:
+    source = Listed([*numbered(10).contents, None, None], [0] * 12)
+    parts = split(source, {"train": 0.5, "dev": 0.5}, seed=0)
+    assert sorted(np.concatenate([part.indices for part in parts.values()]).tolist()) == list(range(12))
+    assert not (cache / "hashes").exists()
+
+
+def test_a_cache_that_cannot_be_written_to_is_no_obstacle(cache: Path) -> None:
+    cache.write_bytes(b"a file where the folder should be")
+    assert len(split(numbered(20), seed=0)["dev"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("dataset", "count"),
+    [("oxford-iiit-pet", 70), ("Flowers-102", 70), ("cifar10", 14), ("CIFAR-100", 14), ("imagenet", 7)],
+)
+def test_the_papers_sets_keep_back_what_the_paper_does(dataset: str, count: int) -> None:
+    parts = paper_dev(numbered(700), dataset)
+    assert {name: len(part) for name, part in parts.items()} == {"train": 700 - count, "dev": count}
+    assert set(Counter(parts["dev"].labels.tolist()).values()) == {count // 7}
+
+
+def test_vtab_draws_a_thousand_and_never_a_picture_twice_over() -> None:
+    source = numbered(1500)
+    source.contents[1000:1200] = source.contents[:200]
+    parts = vtab_split(source, 5)
+    assert {name: len(part) for name, part in parts.items()} == {"train": 800, "dev": 200}
+    assert not contents(parts["train"]) & contents(parts["dev"])
+    assert np.array_equal(vtab_split(source, 5)["dev"].indices, parts["dev"].indices)
+    assert not np.array_equal(vtab_split(source, 6)["dev"].indices, parts["dev"].indices)
+
+
+def test_splits_that_cannot_be_are_refused() -> None:
+    for shares in ({}, {"train": 0.9}, {"train": 1.5, "dev": -0.5}):
+        with pytest.raises(ConfigError, match="add up to 1"):
+            split(numbered(9), shares, seed=0)
+    with pytest.raises(ConfigError, match=r"data set of the paper \(pets, flowers, cifar10, imagenet\); got 'mnist'"):
+        paper_dev(numbered(9), "mnist")
+    with pytest.raises(ConfigError, match="at least 1,000 samples; got 9"):
+        vtab_split(numbered(9), 0)
