@@ -5,10 +5,15 @@ import json
 import tarfile
 from pathlib import Path
 
+import huggingface_hub
 import numpy as np
+import pyarrow
 import pytest
 import torch
+from files.servers import HubServer
+from huggingface_hub import constants
 from PIL import Image
+from pyarrow import parquet
 
 from vitrail.cli import main
 from vitrail.config.augment import Augmentation, RandAugment
@@ -135,3 +140,32 @@ def test_the_bench_prints_ratios(capsys: pytest.CaptureFixture[str], monkeypatch
     assert speeds[0]["ratio"] == 1.0
     assert {speed["way"] for speed in speeds} >= {"Pillow, bicubic", "vitrail"}
     assert main(["bench", "nothing"]) == 1
+
+
+def test_a_data_set_of_the_hub_is_opened_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("VITRAIL_OFFLINE", "HF_HUB_OFFLINE", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", True)
+    files = {}
+    for split, count in (("train", 5), ("validation", 3)):
+        rows = []
+        for index in range(count):
+            buffer = io.BytesIO()
+            photo(index).save(buffer, "PNG")
+            rows.append({"image": {"bytes": buffer.getvalue(), "path": None}, "label": f"class {index % 2}"})
+        parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "x.parquet")
+        files[f"data/{split}-00000-of-00001.parquet"] = (tmp_path / "x.parquet").read_bytes()
+    server = HubServer("glass/panes", files | {"loader.py": b"import os", "README.md": b"read me"}, "datasets")
+    monkeypatch.setenv("HF_ENDPOINT", server.address)
+    with server.running():
+        splits = open_data("hf:glass/panes")
+        huggingface_hub.close_session()
+    assert {name: len(source) for name, source in splits.items()} == {"train": 5, "val": 3}
+    assert server.fetched() == set(files)
+    data = splits["train"].read(3)
+    assert isinstance(data, bytes)
+    np.testing.assert_array_equal(decode(data), np.asarray(photo(3)))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert len(open_split("hf:glass/panes", "val")) == 3

@@ -75,12 +75,13 @@ class Server(ThreadingHTTPServer):
 class HubServer(Server):
     """Speaks as much of the Hub's protocol as its client needs for one repository."""
 
-    def __init__(self, repository: str, files: dict[str, bytes]) -> None:
+    def __init__(self, repository: str, files: dict[str, bytes], kind: str = "models") -> None:
         super().__init__()
         self.repository = repository
         listing = [{"type": "file", "path": name, "size": len(body), "oid": _sum(body)} for name, body in files.items()]
         info = {"id": repository, "sha": COMMIT, "siblings": [{"rfilename": name} for name in files]}
-        api = f"/api/models/{repository}"
+        api = f"/api/{kind}/{repository}"
+        place = f"/{repository}" if kind == "models" else f"/{kind}/{repository}"
         for path, answer in (
             (api, info),
             (f"{api}/revision/main", info),
@@ -90,7 +91,7 @@ class HubServer(Server):
             self.files[path] = Served(json.dumps(answer).encode(), headers={"Content-Type": "application/json"})
         for name, body in files.items():
             served = Served(body, etag=f'"{_sum(body)}"', headers={"X-Repo-Commit": COMMIT})
-            self.files[f"/{repository}/resolve/{COMMIT}/{name}"] = served
+            self.files[f"{place}/resolve/{COMMIT}/{name}"] = served
 
     def fetched(self) -> set[str]:
         """The names of the files whose contents were asked for."""

@@ -15,12 +15,13 @@ from vitrail.data.sources.synthetic import SyntheticSource
 from vitrail.data.sources.table import table_splits
 from vitrail.data.sources.tar import TarSource
 from vitrail.errors import DataError
+from vitrail.files import fetch_dataset
 
 SYNTHETIC = {"train": 2000, "test": 1000}  # scenes of each split, of 64 pixels
 
 
 def open_data(what: str | os.PathLike[str], *, allow_pipe: bool = False) -> Mapping[str, Source]:
-    """Open every split that a name or a path means: `sample`, `synthetic`, a folder, a table, parquet, tars, arrays."""
+    """Open every split that a name or path means: sample, synthetic, hf:OWNER/NAME, a folder, table, parquet, tars."""
     text = os.fspath(what)
     if text == "sample":
         return sample_splits()
@@ -28,6 +29,8 @@ def open_data(what: str | os.PathLike[str], *, allow_pipe: bool = False) -> Mapp
         return {split: SyntheticSource(count, 64, seed=seed) for seed, (split, count) in enumerate(SYNTHETIC.items())}
     if text.startswith(("pipe:", "https://", "http://")) or ("{" in text and text.endswith(".tar")):
         return {"all": TarSource(text, allow_pipe=allow_pipe)}
+    if text.startswith("hf:"):
+        return _usual(parquet_splits(fetch_dataset(text.removeprefix("hf:"))))
     path = Path(text).expanduser()
     if not path.exists():
         hint = suggest(text, ("sample", "synthetic")) if os.sep not in text else " Check the path."

@@ -4,13 +4,14 @@ from vitrail.files.atomic import check_replaceable, new_folder, replacing, write
 from vitrail.files.cache import cache_folder, is_offline
 from vitrail.files.checksums import SUMS, sha256_of, verify_sums, write_sums
 from vitrail.files.download import fetch
-from vitrail.files.hub import fetch_repository
+from vitrail.files.hub import fetch_dataset, fetch_repository
 
 __all__ = [
     "SUMS",
     "cache_folder",
     "check_replaceable",
     "fetch",
+    "fetch_dataset",
     "fetch_repository",
     "is_offline",
     "new_folder",

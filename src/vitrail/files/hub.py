@@ -1,8 +1,9 @@
-"""Models of the Hugging Face Hub: the small files and one kind of weights, never code."""
+"""Models and data sets of the Hugging Face Hub: the small files and one kind of weights, or parquet; never code."""
 
 import glob
 import importlib
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from vitrail.errors import CheckpointError
@@ -15,7 +16,15 @@ TIMEOUT = 30.0  # seconds
 
 def fetch_repository(name: str) -> Path:
     """Bring what is useful of OWNER/NAME[@REVISION] here and give its folder; with /FILE at the end, that file."""
-    wanted = parse(name)
+    return _brought(parse(name))
+
+
+def fetch_dataset(name: str) -> Path:
+    """Bring the parquet files of a data set OWNER/NAME[@REVISION][/FOLDER or FILE] here and give where they lie."""
+    return _brought(replace(parse(name), kind="dataset"))
+
+
+def _brought(wanted: Wanted) -> Path:
     try:
         _ = importlib.import_module("huggingface_hub").get_cached_repo_tree  # the newest of what is used here
     except (ImportError, AttributeError) as error:
@@ -30,7 +39,9 @@ def _fetched(wanted: Wanted) -> Path:
     from huggingface_hub import HfApi
 
     try:
-        info = HfApi(endpoint=_endpoint()).model_info(wanted.repository, revision=wanted.revision, timeout=TIMEOUT)
+        info = HfApi(endpoint=_endpoint()).repo_info(
+            wanted.repository, repo_type=wanted.kind, revision=wanted.revision, timeout=TIMEOUT
+        )
     except Exception as error:  # the client raises its own types, its HTTP library's and the system's
         if not _is_away(error):
             raise _explained(error, wanted) from error
@@ -40,7 +51,9 @@ def _fetched(wanted: Wanted) -> Path:
             raise _explained(error, wanted) from error
         say(f"the Hub cannot be reached; using {wanted} as it is in the cache")
         return folder
-    return _snapshot(wanted, useful([file.rfilename for file in info.siblings or ()], wanted), local=False)
+    return _snapshot(
+        wanted, useful([file.rfilename for file in getattr(info, "siblings", None) or ()], wanted), local=False
+    )
 
 
 def _cached(wanted: Wanted) -> Path:
@@ -48,7 +61,9 @@ def _cached(wanted: Wanted) -> Path:
     from huggingface_hub.errors import CachedRepoTreeNotFoundError
 
     try:
-        tree = get_cached_repo_tree(wanted.repository, revision=wanted.revision, cache_dir=_cache())
+        tree = get_cached_repo_tree(
+            wanted.repository, repo_type=wanted.kind, revision=wanted.revision, cache_dir=_cache()
+        )
     except CachedRepoTreeNotFoundError:
         # Another tool may have fetched single files, which leaves no list: what is there must do.
         folder = _snapshot(wanted, [], local=True)
@@ -66,6 +81,7 @@ def _snapshot(wanted: Wanted, names: list[str], *, local: bool) -> Path:
     try:
         folder = snapshot_download(
             wanted.repository,
+            repo_type=wanted.kind,
             revision=wanted.revision,
             cache_dir=_cache(),
             endpoint=_endpoint(),

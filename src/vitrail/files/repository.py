@@ -4,11 +4,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Literal
 
 from vitrail.errors import CheckpointError
 from vitrail.files.checksums import SUMS
 
-NAME = re.compile(r"([\w.-]+/[\w.-]+)(?:@(refs/pr/\d+|\w[\w.+-]*))?(?:/(.+))?", re.ASCII)
+NAME = re.compile(r"([\w.-]+/[\w.-]+)(?:@(refs/pr/\d+|refs/convert/parquet|\w[\w.+-]*))?(?:/(.+))?", re.ASCII)
 # Kinds of weights, the preferred first: one alone is fetched.
 KINDS = ((".safetensors",), (".npz",), (".bin", ".pth", ".pt"))
 # Where a repository has one of these, its other files of weights are of other models or other precisions.
@@ -24,6 +25,7 @@ class Wanted:
     repository: str
     revision: str | None
     file: str | None
+    kind: Literal["model", "dataset"] = "model"
 
     def __str__(self) -> str:
         return f"{self.repository}@{self.revision}" if self.revision else self.repository
@@ -40,6 +42,8 @@ def parse(name: str) -> Wanted:
 def useful(listed: Iterable[str], wanted: Wanted) -> list[str]:
     """Choose the small files and one kind of weights; where a file is asked for, it and the small files beside it."""
     listed = sorted(listed)
+    if wanted.kind == "dataset":
+        return _tables(listed, wanted)
     held = ", ".join(listed[:10] + ["..."] * (len(listed) > 10)) or "nothing"
     if wanted.file is not None and wanted.file not in listed:
         raise CheckpointError(f"{wanted} has no file {wanted.file}. It has {held}.")
@@ -57,6 +61,20 @@ def useful(listed: Iterable[str], wanted: Wanted) -> list[str]:
     shards = tuple({f"{PurePosixPath(name).suffix}.index.json" for name in weights if name not in WHOLE})
     small = [name for name in small if not name.endswith(".index.json") or name.endswith(shards)]
     return sorted({*small, *weights})
+
+
+def _tables(listed: list[str], wanted: Wanted) -> list[str]:
+    """Choose the parquet files: all of them, or the one that is asked for, or those of a folder."""
+    found = [name for name in listed if name.endswith(".parquet")]
+    if wanted.file is not None:
+        found = [name for name in found if name == wanted.file or name.startswith(f"{wanted.file.rstrip('/')}/")]
+    if not found:
+        raise CheckpointError(
+            f"expected parquet files in {wanted}{f'/{wanted.file}' if wanted.file else ''}; it has "
+            f"{', '.join(listed[:10]) or 'nothing'}. Check the name; the Hub keeps a parquet copy of many sets under "
+            "@refs/convert/parquet."
+        )
+    return found
 
 
 def _weights(names: list[str]) -> list[str]:
