@@ -37,13 +37,15 @@ class Skip(NamedTuple):
 class Batch(NamedTuple):
     """Images of one step on this rank: those that could be decoded."""
 
-    images: Tensor  # uint8 B C H W
+    images: Tensor  # uint8 B C H W; float32 where they are finished
     labels: Tensor  # B
     samples: Tensor  # B: their numbers in the source
     places: Tensor  # B: their places in the epoch's order
+    absent: Tensor  # places of this step whose images could not be decoded
     epoch: int
     step: int  # of the epoch
     skipped: tuple[Skip, ...]
+    targets: Tensor | None = None  # B K: shares of the classes, where the images are finished
 
 
 class Loader:
@@ -62,8 +64,10 @@ class Loader:
         ranks: int = 1,
         block: int = 1,
         limit: float = 0.01,
+        after: Callable[[Batch], Batch] | None = None,
     ) -> None:
         self.source, self.take, self.shuffle = source, take, shuffle
+        self.after = after  # what a worker does to a whole batch
         self.batch, self.seed = whole("batch", batch), whole("seed", seed, least=0)
         self.workers, self.ranks = whole("workers", workers, least=0), whole("ranks", ranks)
         self.rank, self.block = whole("rank", rank, least=0, most=self.ranks - 1), whole("block", block)
@@ -139,15 +143,17 @@ class _Reader(Dataset[Batch]):
                 kept.append(index)
             except ImageError as error:
                 skipped.append(Skip(sample, loader.source.name(sample), str(error)))
-        return Batch(
+        batch = Batch(
             images=torch.stack(images) if images else torch.empty(0, 0, 0, 0, dtype=torch.uint8),
             labels=torch.from_numpy(loader.source.labels[samples[kept]]),
             samples=torch.from_numpy(samples[kept]),
             places=torch.from_numpy(places[kept]),
+            absent=torch.from_numpy(np.delete(places, kept)),
             epoch=epoch,
             step=step,
             skipped=tuple(skipped),
         )
+        return batch if loader.after is None or not kept else loader.after(batch)
 
 
 @contextmanager

@@ -1,0 +1,127 @@
+"""Finished batches, and a folder with every fault that folders have."""
+
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vitrail.config.augment import Augmentation, RandAugment
+from vitrail.config.card import Preprocessing
+from vitrail.data.feed import evaluation_feed, train_feed
+from vitrail.data.open import open_split
+from vitrail.data.sources.folder import FolderSource
+from vitrail.data.sources.memory import MemorySource
+from vitrail.errors import DataError
+
+STRONG = Augmentation(
+    randaugment=RandAugment(layers=2, magnitude=15), jitter=0.3, erasing=0.3, mixup=0.4, cutmix=1.0, mix_block=4
+)
+
+
+def source(count: int = 45) -> MemorySource:
+    images = np.random.RandomState(3).randint(0, 256, (count, 20, 26, 3)).astype(np.uint8)
+    return MemorySource(images, np.arange(count) % 3, ("a", "b", "c"))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_finishing_in_workers_changes_nothing(workers: int) -> None:
+    def feed(workers: int) -> list[torch.Tensor]:
+        made = train_feed(
+            source(), (16, 12), batch=8, augmentation=STRONG, preprocessing=Preprocessing(), seed=2, workers=workers
+        )
+        return [part for batch in made.epoch(1) for part in (batch.images, batch.targets) if part is not None]
+
+    alone, shared = feed(0), feed(workers)
+    assert len(alone) == len(shared) == 12
+    assert all(torch.equal(one, other) for one, other in zip(alone, shared, strict=True))
+
+
+def test_ranks_together_see_what_one_sees() -> None:
+    def feed(batch: int, rank: int, ranks: int) -> list[torch.Tensor]:
+        made = train_feed(
+            source(48),
+            (16, 12),
+            batch=batch,
+            augmentation=STRONG,
+            preprocessing=Preprocessing(),
+            seed=2,
+            rank=rank,
+            ranks=ranks,
+        )
+        return [batch.images for batch in made.epoch(0)]
+
+    whole = torch.cat(feed(16, 0, 1))
+    parts = [feed(16, rank, 2) for rank in (0, 1)]
+    together = torch.cat([part for step in zip(*parts, strict=True) for part in step])
+    assert torch.equal(whole, together)
+    assert torch.equal(whole, torch.cat(feed(8, 0, 1)))  # nor does the size of a batch change an image
+
+
+def test_evaluation_gives_every_image_once_in_order() -> None:
+    preprocessing = Preprocessing(mean=(0.4, 0.5, 0.6), deviation=(0.2, 0.3, 0.4))
+    made = evaluation_feed(source(), (20, 26), batch=10, preprocessing=preprocessing)
+    batches = list(made.epoch(0))
+    assert torch.cat([batch.samples for batch in batches]).tolist() == list(range(45))
+    images = torch.cat([batch.images for batch in batches])
+    pixels = np.stack([np.asarray(source().read(index)) for index in range(45)]).transpose(0, 3, 1, 2) / 255
+    expected = (pixels - np.array([0.4, 0.5, 0.6])[:, None, None]) / np.array([0.2, 0.3, 0.4])[:, None, None]
+    np.testing.assert_allclose(images.numpy(), expected, atol=1e-5)
+
+
+def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)  # pyright: ignore[reportArgumentType]
+    return buffer.getvalue()
+
+
+def test_a_folder_with_every_fault_is_read_or_told_about(tmp_path: Path) -> None:
+    photo = Image.fromarray(np.random.RandomState(0).randint(0, 256, (40, 50, 3)).astype(np.uint8))
+    good, bad = tmp_path / "photos" / "good", tmp_path / "photos" / "bad"
+    good.mkdir(parents=True)
+    bad.mkdir()
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    alpha = photo.copy()
+    alpha.putalpha(128)
+    frames = [photo, photo.rotate(90)]
+    animated = io.BytesIO()
+    frames[0].save(animated, "GIF", save_all=True, append_images=frames[1:])
+    deep = Image.fromarray(np.arange(2000, dtype=np.uint16).reshape(40, 50) * 30)
+    for name, data in {
+        "plain.jpg": encoded(photo, "JPEG"),
+        "cmyk.jpg": encoded(photo.convert("CMYK"), "JPEG"),
+        "grey.png": encoded(photo.convert("L"), "PNG"),
+        "deep.png": encoded(deep, "PNG"),
+        "alpha.png": encoded(alpha, "PNG"),
+        "palette.png": encoded(photo.quantize(9), "PNG"),
+        "turned.jpg": encoded(photo, "JPEG", exif=exif),
+        "animated.gif": animated.getvalue(),
+        "really-a-png.jpg": encoded(photo, "PNG"),
+        "lossless.webp": encoded(photo, "WEBP", lossless=True),
+    }.items():
+        (good / name).write_bytes(data)
+    whole = encoded(photo, "JPEG", quality=95)
+    (bad / "empty.jpg").write_bytes(b"")
+    (bad / "cut.jpg").write_bytes(whole[: len(whole) // 2])
+    (bad / "text.png").write_text("not an image")
+    (bad / "bomb.png").write_bytes(encoded(Image.new("1", (12_000, 9_000)), "PNG"))
+    os.symlink(tmp_path / "photos", good / "loop")
+    os.symlink(tmp_path / "nothing.jpg", bad / "gone.jpg")
+    (good / "notes.txt").write_text("hello")
+    found = open_split(tmp_path / "photos")
+    assert isinstance(found, FolderSource)
+    made = evaluation_feed(found, (16, 16), batch=4, preprocessing=Preprocessing(), limit=0.5)
+    batches = list(made.epoch(0))
+    names = {found.name(int(sample)).rsplit("/", 1)[-1] for batch in batches for sample in batch.samples}
+    assert names == {path.name for path in good.iterdir() if path.is_file() and path.suffix != ".txt"}
+    reasons = {skip.name.rsplit("/", 1)[-1]: skip.reason for skip in made.loader.bad.values() if skip}
+    assert reasons.keys() >= {"empty.jpg", "cut.jpg", "text.png", "bomb.png"}
+    assert "empty file" in reasons["empty.jpg"]
+    assert "truncated" in reasons["cut.jpg"]
+    assert "12000x9000 pixels" in reasons["bomb.png"]
+    with pytest.raises(DataError, match=r"images cannot be read, over the limit of 1\.0%"):
+        list(evaluation_feed(found, (16, 16), batch=4, preprocessing=Preprocessing()).epoch(0))
