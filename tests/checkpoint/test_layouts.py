@@ -309,3 +309,19 @@ def test_home_is_a_place_and_missing_folders_are_made(tmp_path: Path, monkeypatc
     vitrail.save(family("vit"), "~/deeper/still/w.npz", layout="google")
     assert vitrail.load("~/deep/run").config == family("vit").config
     assert (tmp_path / "deeper" / "still" / "w.npz").is_file()
+
+
+def test_many_threads_may_read_one_archive(tmp_path: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from vitrail.checkpoint.archives import open_archive
+
+    model = family("vit", image_size=(20, 20), activation="gelu")
+    vitrail.save(model, tmp_path / "w.npz", layout="google", lossy=True)
+    vitrail.save(model, tmp_path / "w.pth", layout="timm")
+    for name in ("w.npz", "w.pth"):
+        with open_archive(tmp_path / name) as archive, ThreadPoolExecutor(16) as threads:
+            expected = {key: archive.read(key) for key in archive.entries}
+            keys = list(archive.entries) * 40
+            for key, tensor in zip(keys, threads.map(archive.read, keys), strict=True):
+                assert torch.equal(tensor, expected[key])

@@ -2,6 +2,7 @@
 
 import io
 import os
+import threading
 import warnings
 import zipfile
 from collections import Counter
@@ -41,6 +42,7 @@ class NpzArchive(Archive):
     kind = "npz"
 
     def __init__(self, path: Path) -> None:
+        self._lock = threading.Lock()
         try:
             self._zip = zipfile.ZipFile(path)
         except DAMAGE as error:
@@ -58,7 +60,9 @@ class NpzArchive(Archive):
         member = self._members[name]
         array = np.empty(prod(member.shape), dtype=member.dtype)
         try:
-            with self._zip.open(member.info) as file:
+            with self._lock:  # opening a member is not safe in threads, reading it is
+                file = self._zip.open(member.info)
+            with file:
                 file.seek(member.header)
                 fill(file.read, array.view(np.uint8))
                 if file.read(1):  # reaching the end is what checks the sum
