@@ -125,3 +125,39 @@ def test_a_folder_with_every_fault_is_read_or_told_about(tmp_path: Path) -> None
     assert "12000x9000 pixels" in reasons["bomb.png"]
     with pytest.raises(DataError, match=r"images cannot be read, over the limit of 1\.0%"):
         list(evaluation_feed(found, (16, 16), batch=4, preprocessing=Preprocessing()).epoch(0))
+
+
+def test_a_rank_without_a_share_of_the_last_step_gets_an_empty_batch() -> None:
+    for rank in range(4):
+        made = train_feed(
+            source(17),
+            (16, 12),
+            batch=16,
+            augmentation=STRONG,
+            preprocessing=Preprocessing(),
+            rank=rank,
+            ranks=4,
+        )
+        batches = list(made.epoch(0))
+        assert len(batches) == 2
+        last = batches[-1]
+        assert last.images.shape[1:] == (3, 16, 12)
+        assert last.images.dtype == torch.float32
+        assert last.targets is not None
+        assert last.targets.shape == (len(last.images), 3)
+
+
+def test_a_very_long_image_costs_no_more_than_another() -> None:
+    pixels = np.random.RandomState(0).randint(0, 256, (30_000, 2, 3)).astype(np.uint8)
+    long = MemorySource(pixels[None], np.array([0]), ("a",))
+    made = evaluation_feed(long, (32, 32), batch=1, preprocessing=Preprocessing(resize="crop"))
+    assert next(made.epoch(0)).images.shape == (1, 3, 32, 32)
+
+
+def test_grey_is_weighed_from_pixels_as_from_files() -> None:
+    green = np.zeros((1, 9, 9, 3), dtype=np.uint8)
+    green[..., 1] = 255
+    made = evaluation_feed(
+        MemorySource(green, np.array([0]), ("a",)), (9, 9), batch=1, preprocessing=Preprocessing(), channels=1
+    )
+    torch.testing.assert_close(next(made.epoch(0)).images, torch.full((1, 1, 9, 9), 150 / 127.5 - 1))

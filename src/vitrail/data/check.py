@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from vitrail.data.decode import ImageError, OpenImage, Pixels
 from vitrail.data.source import Source
+from vitrail.data.sources.folder import AGAIN
 from vitrail.data.splits import WIDTH, hash_of
 
 Progress = Callable[[int, int], None]
@@ -56,7 +57,7 @@ class Findings:
 class SplitReport:
     """What one split holds.
 
-    `problems` by kind: empty, unreadable, truncated, misnamed, tiny, huge, extreme; left_out, by the source.
+    `problems` by kind: empty, unreadable, truncated, misnamed, tiny, huge, extreme; by the source left_out, read_already.
     `traits` by kind: grey, alpha, cmyk, sixteen_bit, animated, which are decoded and merely worth knowing.
     """
 
@@ -87,7 +88,7 @@ class DataReport:
     @property
     def is_clean(self) -> bool:
         """Whether nothing would spoil a run or its figures: no damage, no leak, no contradiction."""
-        damage = ("empty", "unreadable", "truncated")
+        damage = ("empty", "unreadable", "truncated", "left_out")
         broken = any(kind in report.problems for report in self.splits.values() for kind in damage)
         return not (broken or self.leaks or self.conflicts.count)
 
@@ -101,7 +102,8 @@ def check_data(splits: Mapping[str, Source], *, progress: Progress | None = None
     for split, source in splits.items():
         reports[split] = SplitReport(len(source), _class_counts(source))
         for place, reason in getattr(source, "problems", ()):
-            reports[split].problems.setdefault("left_out", Findings()).add(f"{place}: {reason}")
+            kind = "read_already" if reason == AGAIN else "left_out"
+            reports[split].problems.setdefault(kind, Findings()).add(f"{place}: {reason}")
         for index in range(len(source)):
             found = _look_at(source, index, reports[split])
             if found is not None:

@@ -48,7 +48,12 @@ class OpenImage:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of sizes, which are checked below, and of odd metadata
                 self._image = Image.open(io.BytesIO(data), formats=_formats())
-                self.orientation = _orientation(self._image)
+                width, height = self._image.size
+                if width < 1 or height < 1 or width * height > LARGEST or max(width, height) > LARGEST_SIDE:
+                    raise ImageError(f"{width}x{height} pixels; at most {LARGEST:,} are decoded")
+                self.orientation = _orientation(self._image)  # which may decode a PNG
+        except ImageError:
+            raise
         except UnidentifiedImageError as error:
             kind = next((kind for magic, kind in MAGICS.items() if data.startswith(magic)), None)
             what = f"damaged header of a {kind}" if kind else f"no image of a known format; it starts with {data[:8]!r}"
@@ -58,9 +63,6 @@ class OpenImage:
         except Exception as error:  # a damaged header stops its parser in many types
             raise ImageError(f"damaged header: {error}") from error
         self.format = self._image.format or ""
-        width, height = self._image.size
-        if width < 1 or height < 1 or width * height > LARGEST or max(width, height) > LARGEST_SIDE:
-            raise ImageError(f"{width}x{height} pixels; at most {LARGEST:,} are decoded")
         self.height, self.width = (width, height) if self.orientation >= 5 else (height, width)
 
     @property
@@ -92,7 +94,7 @@ class OpenImage:
             raise
         except Exception as error:  # truncated and damaged data stop decoders in many types
             raise ImageError(f"damaged or truncated: {error}") from error
-        return _channels(_cut(whole, box, self.height, self.width), channels)
+        return with_channels(_cut(whole, box, self.height, self.width), channels)
 
     def _decode_fast(self, shrink: int) -> Pixels | None:
         usable = self.format == "JPEG" and self.orientation == 1 and self._image.mode in ("RGB", "L")
@@ -101,7 +103,10 @@ class OpenImage:
             return None
         least = (-(-self.height // shrink), -(-self.width // shrink)) if shrink > 1 else (0, 0)
         space = "RGB" if self._image.mode == "RGB" else "GRAY"
-        return fast.decode_jpeg(self._data, colorspace=space, min_height=least[0], min_width=least[1], min_factor=1)
+        try:
+            return fast.decode_jpeg(self._data, colorspace=space, min_height=least[0], min_width=least[1], min_factor=1)
+        except ValueError:  # it is stricter than the image library, which decides, so that both skip the same
+            return None
 
     def _decode(self, shrink: int) -> Pixels:
         image = self._image
@@ -207,7 +212,7 @@ def _to_array(image: Image.Image) -> Pixels:
     return np.asarray(image if mode == "RGB" else image.convert("RGB"))
 
 
-def _channels(pixels: Pixels, channels: int) -> Pixels:
+def with_channels(pixels: Pixels, channels: int) -> Pixels:
     """Repeat grey, or weigh colours to grey (ITU-R 601), where another number of channels is wanted."""
     if pixels.shape[2] == channels:
         return pixels

@@ -53,7 +53,7 @@ class Feed:
         yield from map(self._place, self.loader.stream(start))
 
     def _place(self, batch: Batch) -> Batch:
-        if self.device.type == "cpu" or not len(batch.samples):
+        if self.device.type == "cpu":
             return batch
         images, labels = (part.pin_memory().to(self.device, non_blocking=True) for part in (batch.images, batch.labels))
         return self.after(batch._replace(images=images, labels=labels))

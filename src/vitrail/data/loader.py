@@ -82,6 +82,12 @@ class Loader:
             )
 
     @property
+    def shape(self) -> tuple[int, int, int]:
+        """Sides of an image, C H W; nothing where `take` does not say."""
+        height, width = getattr(self.take, "size", (0, 0))
+        return getattr(self.take, "channels", 0), height, width
+
+    @property
     def steps(self) -> int:
         """Steps of an epoch; the last may be smaller."""
         return -(-len(self.source) // self.batch)
@@ -117,7 +123,7 @@ class Loader:
         """Count what was left out, each image once, and stop past the limit."""
         for skip in skipped:
             self.bad.setdefault(skip.sample, skip if len(self.bad) < LISTED else None)
-        if len(self.bad) > self.limit * len(self.source):
+        if len(self.bad) > self.limit * len(self.source) / self.ranks:  # each rank sees its share
             some = "; ".join(f"{skip.name}: {skip.reason}" for skip in list(self.bad.values())[:5] if skip)
             raise DataError(
                 f"{len(self.bad):,} of {len(self.source):,} images cannot be read, over the limit of {self.limit:.1%}: "
@@ -144,7 +150,7 @@ class _Reader(Dataset[Batch]):
             except ImageError as error:
                 skipped.append(Skip(sample, loader.source.name(sample), str(error)))
         batch = Batch(
-            images=torch.stack(images) if images else torch.empty(0, 0, 0, 0, dtype=torch.uint8),
+            images=torch.stack(images) if images else torch.empty(0, *loader.shape, dtype=torch.uint8),
             labels=torch.from_numpy(loader.source.labels[samples[kept]]),
             samples=torch.from_numpy(samples[kept]),
             places=torch.from_numpy(places[kept]),
@@ -153,7 +159,7 @@ class _Reader(Dataset[Batch]):
             step=step,
             skipped=tuple(skipped),
         )
-        return batch if loader.after is None or not kept else loader.after(batch)
+        return batch if loader.after is None else loader.after(batch)
 
 
 @contextmanager

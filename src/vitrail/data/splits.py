@@ -1,6 +1,5 @@
 """Splits that cannot leak: the same picture, however often it is there, is always in one part alone."""
 
-import contextlib
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -10,8 +9,7 @@ from numpy.typing import NDArray
 
 from vitrail.data.decode import ImageError, Pixels
 from vitrail.data.source import Source
-from vitrail.errors import CheckpointError, ConfigError
-from vitrail.files import cache_folder, write_bytes
+from vitrail.errors import ConfigError
 
 Progress = Callable[[int, int], None]  # how many samples are done, and of how many
 WIDTH = 16  # bytes of a hash
@@ -84,33 +82,20 @@ def content_hash(source: Source, index: int) -> str:
 
 
 def content_hashes(source: Source, *, progress: Progress | None = None) -> NDArray[np.uint8]:
-    """Hash all samples, N rows of 16 bytes, once: they are kept in the cache by the source's fingerprint.
+    """Hash all samples as they are now, N rows of 16 bytes; nothing is kept, since a stale hash would be a leak.
 
-    What cannot be read is like nothing else: it has the hash of its name, and the hashes are then not kept.
+    What cannot be read is like nothing else: it has the hash of its name.
     """
-    key = hashlib.blake2b(source.fingerprint.encode(), digest_size=WIDTH).hexdigest()
-    file = cache_folder() / "hashes" / f"{key}.bin"
     count = len(source)
-    with contextlib.suppress(OSError):
-        kept = file.read_bytes()
-        if len(kept) == (count + 1) * WIDTH and kept[:WIDTH] == hash_of(kept[WIDTH:]):
-            return np.frombuffer(kept, dtype=np.uint8)[WIDTH:].reshape(count, WIDTH)
     hashes = np.zeros((count, WIDTH), dtype=np.uint8)
-    unreadable = 0
     for index in range(count):
         try:
             found = hash_of(source.read(index))
         except ImageError:
-            unreadable += 1
             found = hashlib.blake2b(source.name(index).encode(errors="replace"), digest_size=WIDTH).digest()
         hashes[index] = np.frombuffer(found, dtype=np.uint8)
         if progress is not None:
             progress(index + 1, count)
-    if not unreadable:
-        # A cache that cannot be written to costs time, nothing else.
-        with contextlib.suppress(OSError, CheckpointError):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_bytes(file, hash_of(hashes.tobytes()) + hashes.tobytes())
     return hashes
 
 

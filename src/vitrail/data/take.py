@@ -7,7 +7,7 @@ from torch import Tensor
 
 from vitrail.config.augment import Augmentation
 from vitrail.config.card import Preprocessing
-from vitrail.data.decode import Box, OpenImage, Pixels
+from vitrail.data.decode import Box, OpenImage, Pixels, with_channels
 from vitrail.data.transforms import Purpose, evaluation_image, inception_box, resize
 from vitrail.data.transforms.crop import SLOTS
 from vitrail.ops.order import draws
@@ -52,7 +52,7 @@ def cut(pixels: Pixels, box: Box) -> Pixels:
 
 
 def to_tensor(pixels: Pixels, channels: int) -> UInt8[Tensor, "C H W"]:
-    """Give pixels as a tensor, grey repeated where colours are wanted."""
-    owned = pixels if pixels.flags.writeable and min(pixels.strides) >= 0 else pixels.copy()
-    tensor = torch.from_numpy(owned).permute(2, 0, 1)
-    return tensor if tensor.shape[0] == channels else tensor[:1].expand(channels, -1, -1)
+    """Give pixels as a tensor of so many channels."""
+    wanted = with_channels(pixels, channels)
+    owned = wanted if wanted.flags.writeable and min(wanted.strides) >= 0 else wanted.copy()
+    return torch.from_numpy(owned).permute(2, 0, 1)

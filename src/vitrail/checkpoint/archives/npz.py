@@ -60,9 +60,7 @@ class NpzArchive(Archive):
         member = self._members[name]
         array = np.empty(prod(member.shape), dtype=member.dtype)
         try:
-            with self._lock:  # opening a member is not safe in threads, reading it is
-                file = self._zip.open(member.info)
-            with file:
+            with self._lock, self._zip.open(member.info) as file:  # Python's zipfile is not safe in threads
                 file.seek(member.header)
                 fill(file.read, array.view(np.uint8))
                 if file.read(1):  # reaching the end is what checks the sum

@@ -121,9 +121,7 @@ class PthArchive(Archive):
         buffer = np.empty(place.size, dtype=np.uint8)
         try:
             if place.info is not None and self._zip is not None:
-                with self._lock:  # opening a member is not safe in threads, reading it is
-                    member = self._zip.open(place.info)
-                with member:
+                with self._lock, self._zip.open(place.info) as member:  # Python's zipfile is not safe in threads
                     fill(member.read, buffer)
                     if member.read(1):  # reaching the end is what checks the sum
                         raise EOFError("it is longer than it says")

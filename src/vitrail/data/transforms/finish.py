@@ -83,6 +83,8 @@ def finish(
             f"expected as many labels, samples and places as images; got {len(images)} images, {len(labels)} labels, "
             f"{len(samples)} samples, {len(places)} places."
         )
+    if not len(images):  # a rank without a share of the last step
+        return Finished(images.to(torch.float32), torch.zeros(0, classes, device=images.device))
     u = {purpose: draws(samples, count, seed, epoch, purpose) for purpose, count in draw_slots(config).items()}
     real = scale(augment(images, u, config), preprocessing)
     if Purpose.MIXING not in u:

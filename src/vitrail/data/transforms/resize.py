@@ -98,9 +98,17 @@ def evaluation_image(
     antialias = preprocessing.antialias
     if preprocessing.resize == "squash":
         return middle(resize(pixels, before, how, antialias=antialias), goal).contiguous()
+    pixels = _without_ends(pixels, goal)
     height, width = pixels.shape[-2:]  # of which the goal, of whatever shape, must be covered on both axes
     side = math.ceil(min(height, width) * max(before[0] / height, before[1] / width) - 1e-6)
     return middle(resize_small(pixels, side, how, antialias=antialias), goal).contiguous()
+
+
+def _without_ends(pixels: UInt8[Tensor, "C H W"], goal: tuple[int, int]) -> UInt8[Tensor, "C h w"]:
+    """Cut the far ends of a very long image, which no middle reads: resized whole they would take much memory."""
+    height, width = pixels.shape[-2:]
+    rows, cols = (math.ceil(8 * width * goal[0] / goal[1]), math.ceil(8 * height * goal[1] / goal[0]))
+    return middle(pixels, (min(height, rows), min(width, cols)))
 
 
 def _owned(pixels: Pixels) -> Pixels:
