@@ -57,7 +57,7 @@ class Findings:
 class SplitReport:
     """What one split holds.
 
-    `problems` by kind: empty, unreadable, truncated, misnamed, tiny, huge, extreme; by the source left_out, read_already.
+    `problems` by kind: empty, unreadable, truncated, misnamed, tiny, huge, extreme, left_out, read_already.
     `traits` by kind: grey, alpha, cmyk, sixteen_bit, animated, which are decoded and merely worth knowing.
     """
 
