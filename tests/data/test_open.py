@@ -129,6 +129,9 @@ def test_the_check_finds_faults_and_says_so(
     assert sum(found["count"] for found in document["leaks"].values()) == 1
     assert main(["data", "check", str(folder)]) == 1
     assert "in both" in capsys.readouterr().out
+    (folder / "test" / "ant" / "red\x1b[31m.png").write_bytes(b"")
+    assert main(["data", "check", str(folder)]) == 1
+    assert "red\\x1b[31m.png" in capsys.readouterr().out
     assert main(["data", "check", str(tmp_path / "nowhere")]) == 1
     assert "there is no data at" in capsys.readouterr().err
 

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from vitrail.cli.render import plain_table
+from vitrail.cli.render import harmless, plain_table
 from vitrail.cli.sizes import read_size
 from vitrail.errors import DataError
 
@@ -96,7 +96,7 @@ def pack(
             f"{document['path']}: {document['images']:,} images, {len(document['skipped'])} left out", markup=False
         )
         for skip in document["skipped"][:10]:
-            console.print(f"  {skip['name']}: {skip['reason']}", markup=False)
+            console.print(f"  {harmless(skip['name'])}: {skip['reason']}", markup=False)
 
 
 @contextmanager
@@ -165,7 +165,7 @@ def _show(report: "DataReport", sheet: str | None) -> None:
     for label, found in lines:
         console.print(f"{label}: {found.count:,}", markup=False, style="bold")
         for example in found.examples[:5]:
-            console.print(f"  {example}", markup=False)
+            console.print(f"  {harmless(example)}", markup=False)
     if sheet is not None:
         console.print(f"contact sheet: {sheet}", markup=False)
     console.print("clean" if report.is_clean else "not clean: see above", markup=False)

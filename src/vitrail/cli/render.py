@@ -16,6 +16,11 @@ def plain_table(*columns: str, title: str, numbers: int = 0) -> Table:
     return table
 
 
+def harmless(text: str) -> str:
+    """Give a text without what would drive a terminal: names of files may hold anything."""
+    return "".join(sign if sign.isprintable() or sign == "\n" else repr(sign)[1:-1] for sign in text)
+
+
 def show_error(message: str) -> None:
     """Print an error on standard error: one line for a program, coloured for a terminal."""
-    Console(stderr=True, soft_wrap=True).print(Text.assemble(("error: ", "bold red"), message))
+    Console(stderr=True, soft_wrap=True).print(Text.assemble(("error: ", "bold red"), harmless(message)))
