@@ -14,7 +14,7 @@ from vitrail.checkpoint.adapt import Weights
 from vitrail.checkpoint.archives import Entry, write_npz, write_pth, write_safetensors
 from vitrail.checkpoint.cards import to_hf_processor
 from vitrail.checkpoint.fit import check_fit, fit, fold_class_position
-from vitrail.checkpoint.layouts import Asked, Dialect, Layout, find_layout
+from vitrail.checkpoint.layouts import Asked, Dialect, Found, Layout, find_layout
 from vitrail.checkpoint.layouts.base import NOTE, Headers
 from vitrail.checkpoint.layouts.hf import config_document
 from vitrail.checkpoint.place import FORMAT, HF_FILES, RUN_FILES, WEIGHTS
@@ -37,12 +37,6 @@ from vitrail.models import Model
 SUFFIXES = {"google": (".npz",), "timm": (".safetensors", ".pth", ".pt", ".bin")}
 SUFFIXES["torchvision"] = SUFFIXES["timm"]
 FOLDERS = ("hf", "vitrail")
-RESAMPLING = {
-    "google": "bilinear-corners",
-    "timm": "bicubic-antialias",
-    "hf": "bicubic",
-    "torchvision": "bicubic-corners",
-}
 PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -191,7 +185,7 @@ def _notes(config: ModelConfig, card: Card, layout: Layout, dialect: Dialect) ->
     if layout.name != "hf" and isinstance(config, ViTConfig):
         yield from _unsaid(config, layout, dialect)
     if isinstance(config, ViTConfig) and isinstance(config.positions, LearnedPositions):
-        theirs = RESAMPLING[layout.name]
+        theirs = layout.holds.resampling
         if config.positions.resampling != theirs:
             yield f"at other image sizes its library resamples positions {theirs}, not {config.positions.resampling}"
     if layout.name == "hf" and card.preprocessing.resize == "crop":
@@ -204,10 +198,8 @@ def _notes(config: ModelConfig, card: Card, layout: Layout, dialect: Dialect) ->
 
 def _unsaid(config: ViTConfig, layout: Layout, dialect: Dialect) -> Iterator[str]:
     """Say what a reader of the tensors alone would not know, or would take for something else."""
-    rows = list(layout.rows(config, dialect))
-    entries = {name: Entry(row.shape, torch.float32) for row in rows for name in row.theirs}
     try:
-        found = layout.infer(Headers(entries, layout.recognise(entries) or ""), Asked(), {}).config
+        found = _read_back(layout, config, dialect, Asked()).config
     except CheckpointError as error:
         yield f"the tensors alone do not say all: {error}"
         return
@@ -254,16 +246,22 @@ def _dialect(layout: Layout, config: ModelConfig, card: Card) -> Dialect:
 
 def _is_understood(layout: Layout, config: ModelConfig, dialect: Dialect) -> bool:
     """Tell whether a file of this model in this dialect would be read as it is meant."""
+    grid = config.grid if isinstance(config, ViTConfig) else None
+    heads = {"heads": config.heads} if isinstance(config, ViTConfig) else {}
     try:
-        rows = list(layout.rows(config, dialect))
-        entries = {name: Entry(row.shape, torch.float32) for row in rows for name in row.theirs}
-        prefix = layout.recognise(entries)
-        grid = config.grid if isinstance(config, ViTConfig) else None
-        heads = {"heads": config.heads} if isinstance(config, ViTConfig) else {}
-        found = layout.infer(Headers(entries, prefix or ""), Asked(grid=grid, fields=heads), {})
+        found = _read_back(layout, config, dialect, Asked(grid=grid, fields=heads))
     except Exception:  # a dialect from a file may be any nonsense
         return False
-    return prefix is not None and dict(found.dialect) == dict(dialect) and not found.left_out
+    return dict(found.dialect) == dict(dialect) and not found.left_out
+
+
+def _read_back(layout: Layout, config: ModelConfig, dialect: Dialect, asked: Asked) -> Found:
+    """Give what a reader would find in a file of this model in this dialect."""
+    entries = {name: Entry(row.shape, torch.float32) for row in layout.rows(config, dialect) for name in row.theirs}
+    prefix = layout.recognise(entries)
+    if prefix is None:
+        raise CheckpointError(f"a file in this dialect of {layout.name} would not be recognised.")
+    return layout.infer(Headers(entries, prefix), asked, {})
 
 
 def _write_run(

@@ -6,11 +6,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from vitrail.cli.describe import Json
 from vitrail.cli.render import plain_table
 from vitrail.errors import ConfigError
 
 What = Annotated[str, typer.Argument(metavar="WHAT", help="data: images to what a model reads, beside Pillow.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 
 
 def bench(what: What, as_json: Json = False) -> None:

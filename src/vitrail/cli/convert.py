@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from vitrail.cli.describe import GridOption, Json, read_fields
+from vitrail.cli.describe import GridOption, Json, Settings, read_fields
+from vitrail.cli.render import working
 from vitrail.cli.sizes import read_pair, read_size
 from vitrail.config import name_of
 
@@ -29,9 +30,6 @@ Patch = Annotated[int | None, typer.Option(help="New patch side: the kernel is r
 Channels = Annotated[int | None, typer.Option(help="New number of input channels.")]
 Precision = Annotated[
     str | None, typer.Option("--dtype", help="float32, float16 or bfloat16.", show_default="the file's own")
-]
-Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="What the file leaves open, such as heads=6.")
 ]
 
 
@@ -57,8 +55,7 @@ def convert(
     fields = read_fields(settings or [])
     from vitrail.checkpoint import convert as run
 
-    errors = Console(stderr=True)
-    with errors.status("converting ...") if errors.is_terminal else errors.capture():
+    with working("converting ..."):
         written = run(
             source,
             target,

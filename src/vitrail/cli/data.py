@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from vitrail.cli.describe import Json
 from vitrail.cli.render import harmless, plain_table
 from vitrail.cli.sizes import read_size
 from vitrail.errors import DataError
@@ -35,7 +36,6 @@ ImageSize = Annotated[str, typer.Option(metavar="SIDE|HxW", help="Pixels of the 
 Channels = Annotated[int, typer.Option(help="3, or 1 for grey.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace OUT where it is a packed folder.")]
 Pipe = Annotated[bool, typer.Option("--allow-pipe", help="Run the command of a pipe: source.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 
 
 def check(source: Where, sheet: Sheet = None, allow_pipe: Pipe = False, as_json: Json = False) -> None:

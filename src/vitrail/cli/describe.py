@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from vitrail.cli.render import plain_table
+from vitrail.cli.render import plain_table, working
 from vitrail.cli.sizes import read_pair, read_size
 from vitrail.config import ViTConfig, encode, read_settings, row, to_document
 
@@ -44,8 +44,7 @@ def describe(
     fields = read_fields(settings or [])
     from vitrail.checkpoint.describe import describe as look
 
-    errors = Console(stderr=True)
-    with errors.status("reading ...") if errors.is_terminal else errors.capture():
+    with working("reading ..."):
         found = look(source, image_size=size, grid=shape, **fields)
     if as_json:
         typer.echo(json.dumps(document(found), indent=2))

@@ -1,5 +1,7 @@
 """How results and errors look to people."""
 
+from contextlib import AbstractContextManager, nullcontext
+
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -14,6 +16,12 @@ def plain_table(*columns: str, title: str, numbers: int = 0) -> Table:
     for index, column in enumerate(columns):
         table.add_column(column, justify="right" if index >= len(columns) - numbers else "left")
     return table
+
+
+def working(what: str) -> AbstractContextManager[object]:
+    """Say on a terminal that something is going on; nowhere else."""
+    errors = Console(stderr=True)
+    return errors.status(what) if errors.is_terminal else nullcontext()
 
 
 def harmless(text: str) -> str:

@@ -212,6 +212,11 @@ def _to_array(image: Image.Image) -> Pixels:
     return np.asarray(image if mode == "RGB" else image.convert("RGB"))
 
 
+def owned(pixels: Pixels) -> Pixels:
+    """Give pixels that a tensor may share: their own, and in order; a copy where they are not."""
+    return pixels if pixels.flags.writeable and min(pixels.strides) >= 0 else pixels.copy()
+
+
 def with_channels(pixels: Pixels, channels: int) -> Pixels:
     """Repeat grey, or weigh colours to grey (ITU-R 601), where another number of channels is wanted."""
     if pixels.shape[2] == channels:

@@ -4,6 +4,7 @@ A step is a stretch of the epoch's order, so a run resumes at any step at once. 
 out, counted and listed, never replaced by another; past a limit the run stops.
 """
 
+import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -110,7 +111,7 @@ class Loader:
 
     def stream(self, start: int = 0) -> Iterator[Batch]:
         """Give batches without end, epoch after epoch, from a step of the whole run on."""
-        yield from self._read(divmod(step, self.steps) for step in _count(start))
+        yield from self._read(divmod(step, self.steps) for step in itertools.count(start))
 
     def _read(self, turns: Iterator[tuple[int, int]]) -> Iterator[Batch]:
         reader = _Reader(self)
@@ -195,10 +196,3 @@ def _start(worker: int) -> None:
 
 def _as_it_is(batch: Any) -> Any:  # noqa: ANN401
     return batch
-
-
-def _count(start: int) -> Iterator[int]:
-    step: Any = start
-    while True:
-        yield step
-        step += 1

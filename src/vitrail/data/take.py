@@ -7,7 +7,7 @@ from torch import Tensor
 
 from vitrail.config.augment import Augmentation
 from vitrail.config.card import Preprocessing
-from vitrail.data.decode import Box, OpenImage, Pixels, with_channels
+from vitrail.data.decode import Box, OpenImage, Pixels, owned, with_channels
 from vitrail.data.transforms import Purpose, evaluation_image, inception_box, resize
 from vitrail.data.transforms.crop import SLOTS
 from vitrail.ops.order import draws
@@ -53,6 +53,4 @@ def cut(pixels: Pixels, box: Box) -> Pixels:
 
 def to_tensor(pixels: Pixels, channels: int) -> UInt8[Tensor, "C H W"]:
     """Give pixels as a tensor of so many channels."""
-    wanted = with_channels(pixels, channels)
-    owned = wanted if wanted.flags.writeable and min(wanted.strides) >= 0 else wanted.copy()
-    return torch.from_numpy(owned).permute(2, 0, 1)
+    return torch.from_numpy(owned(with_channels(pixels, channels))).permute(2, 0, 1)

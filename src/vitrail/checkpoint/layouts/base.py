@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from vitrail.checkpoint.archives import Entry, Shape
 from vitrail.checkpoint.layouts.codecs import SAME, Codec
-from vitrail.config import Grid, ModelConfig, Stem, as_size
+from vitrail.config import Grid, ModelConfig, Resampling, Stem, as_size
 from vitrail.config.check import DEEPEST
 from vitrail.errors import CheckpointError
 
@@ -61,6 +61,7 @@ class Holds:
     layer_scale: bool = False
     bias_free: bool = False
     rectangles: bool = True
+    resampling: Resampling = "bilinear-corners"  # of positions, at another image size
     stem: Mapping[str, object] = field(default_factory=dict)  # of a hybrid
     bit: Mapping[str, object] = field(default_factory=dict)
 

@@ -111,7 +111,7 @@ def infer(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> Found
         classes=classes,
         image_size=(rows * patch, cols * patch),
         channels=channels,
-        positions=LearnedPositions(resampling="bicubic"),
+        positions=LearnedPositions(resampling=LAYOUT.holds.resampling),
         activation=_activation(said.get("hidden_act", "gelu")),  # pyright: ignore[reportArgumentType]
         qkv_bias=f"{layer}0.{parts['query']}.bias" in headers,
         representation_width=headers.shape(pooler, 2)[0] if pooler in headers else None,
@@ -245,5 +245,11 @@ LAYOUT = Layout(
     infer=infer,
     rows=rows,
     dialect=default_dialect,
-    holds=Holds(activations=("gelu", "gelu-tanh", "relu"), epsilon=None, hidden="headless", bias_free=True),
+    holds=Holds(
+        activations=("gelu", "gelu-tanh", "relu"),
+        epsilon=None,
+        hidden="headless",
+        bias_free=True,
+        resampling="bicubic",
+    ),
 )

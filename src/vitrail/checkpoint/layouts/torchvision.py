@@ -56,7 +56,7 @@ def infer(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> Found
         classes=headers.shape("heads.head.weight", 2)[0] if "heads.head.weight" in headers else None,
         image_size=(rows * patch, cols * patch),
         channels=channels,
-        positions=LearnedPositions(resampling="bicubic-corners"),
+        positions=LearnedPositions(resampling=LAYOUT.holds.resampling),
         activation="gelu",
         representation_width=(
             headers.shape("heads.pre_logits.weight", 2)[0] if "heads.pre_logits.weight" in headers else None
@@ -111,5 +111,5 @@ LAYOUT = Layout(
     infer=infer,
     rows=rows,
     dialect=default_dialect,
-    holds=Holds(headless=False, rectangles=False),
+    holds=Holds(headless=False, rectangles=False, resampling="bicubic-corners"),
 )

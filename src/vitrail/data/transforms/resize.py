@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vitrail.config.augment import Resizing
 from vitrail.config.card import Interpolation, Preprocessing
-from vitrail.data.decode import OpenImage, Pixels
+from vitrail.data.decode import OpenImage, Pixels, owned
 from vitrail.errors import ShapeError
 from vitrail.ops.constants import constant
 
@@ -94,7 +94,7 @@ def evaluation_image(
     if isinstance(image, OpenImage):
         least = (0, 0) if faithful else (2 * max(before), 2 * max(before))
         image = image.pixels(least=least, channels=channels)
-    pixels = torch.from_numpy(_owned(image).transpose(2, 0, 1)) if isinstance(image, np.ndarray) else image
+    pixels = torch.from_numpy(owned(image).transpose(2, 0, 1)) if isinstance(image, np.ndarray) else image
     antialias = preprocessing.antialias
     if preprocessing.resize == "squash":
         return middle(resize(pixels, before, how, antialias=antialias), goal).contiguous()
@@ -109,10 +109,6 @@ def _without_ends(pixels: UInt8[Tensor, "C H W"], goal: tuple[int, int]) -> UInt
     height, width = pixels.shape[-2:]
     rows, cols = (math.ceil(8 * width * goal[0] / goal[1]), math.ceil(8 * height * goal[1] / goal[0]))
     return middle(pixels, (min(height, rows), min(width, cols)))
-
-
-def _owned(pixels: Pixels) -> Pixels:
-    return pixels if pixels.flags.writeable and min(pixels.strides) >= 0 else pixels.copy()
 
 
 def _four(pixels: Tensor) -> Tensor:
