@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from vitrail.checkpoint.archives import Entry
 from vitrail.checkpoint.layouts.base import Asked, Dialect, Found, Headers, Row, common_prefix
@@ -12,7 +12,45 @@ from vitrail.config import BiTConfig
 from vitrail.errors import CheckpointError
 from vitrail.ops.counts import Convolution, convolutions
 
-ROOTS = {"release": "root_block/standardized_conv2d/kernel", "big_vision": "root_block/conv_root/kernel"}
+
+class Names(NamedTuple):
+    """What the parts are called; kernels, scales and biases stand under these."""
+
+    root: str
+    convolutions: tuple[str, str, str]
+    norms: tuple[str, str, str]
+    shortcut: str
+    last_norm: str
+    head: str
+    head_axes: int
+    scale: str
+    bias: str
+
+
+NAMES = {
+    "release": Names(
+        root="root_block/standardized_conv2d",
+        convolutions=("a/standardized_conv2d", "b/standardized_conv2d", "c/standardized_conv2d"),
+        norms=("a/group_norm", "b/group_norm", "c/group_norm"),
+        shortcut="a/proj/standardized_conv2d",
+        last_norm="group_norm",
+        head="head/conv2d",
+        head_axes=4,
+        scale="gamma",
+        bias="beta",
+    ),
+    "big_vision": Names(
+        root="root_block/conv_root",
+        convolutions=("conv1", "conv2", "conv3"),
+        norms=("gn1", "gn2", "gn3"),
+        shortcut="conv_proj",
+        last_norm="norm-pre-head",
+        head="head",
+        head_axes=2,
+        scale="scale",
+        bias="bias",
+    ),
+}
 # Some released files number a convolution: .../standardized_conv2d_17/kernel.
 NUMBERED = re.compile(r"/standardized_conv2d_\d+/")
 
@@ -20,7 +58,7 @@ NUMBERED = re.compile(r"/standardized_conv2d_\d+/")
 def recognise(entries: Mapping[str, Entry]) -> str | None:
     """Find the prefix of a BiT's names."""
     names = {NUMBERED.sub("/standardized_conv2d/", name): entry for name, entry in entries.items()}
-    prefixes = [common_prefix(names, root) for root in ROOTS.values()]
+    prefixes = [common_prefix(names, f"{known.root}/kernel") for known in NAMES.values()]
     return next((prefix for prefix in prefixes if prefix is not None), None)
 
 
@@ -31,18 +69,18 @@ def infer(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> Found
     numbered = {NUMBERED.sub("/standardized_conv2d/", name): name for name in headers.shapes if NUMBERED.search(name)}
     for usual, name in numbered.items():
         headers.shapes[usual] = headers.shapes.pop(name)
-    names = next(names for names, root in ROOTS.items() if root in headers)
-    _, _, channels, root = headers.shape(ROOTS[names], 4)
+    names, known = next((names, known) for names, known in NAMES.items() if f"{known.root}/kernel" in headers)
+    _, _, channels, root = headers.shape(f"{known.root}/kernel", 4)
     stages = headers.count("block", "stage", start=1, most=16)
-    head, axes = ("head/conv2d/kernel", 4) if names == "release" else ("head/kernel", 2)
+    head = f"{known.head}/kernel"
     config = BiTConfig(
         units=tuple(headers.count(f"block{stage}/unit", "unit", start=1) for stage in range(1, stages + 1)),
         width=root,
-        classes=headers.shape(head, axes)[-1] if head in headers else None,
+        classes=headers.shape(head, known.head_axes)[-1] if head in headers else None,
         channels=channels,
         image_size=asked.image_size or (224, 224),
     )
-    scale = "group_norm/gamma" if names == "release" else "norm-pre-head/scale"
+    scale = f"{known.last_norm}/{known.scale}"
     dialect = {
         "prefix": headers.prefix,
         "names": names,
@@ -60,7 +98,7 @@ def default_dialect() -> Dialect:
 def rows(config: BiTConfig, dialect: Dialect) -> Iterator[Row]:
     """Give the row of every parameter."""
     numbered = dialect["numbered"]
-    for row in _release(config, dialect) if dialect["names"] == "release" else _big_vision(config, dialect):
+    for row in _rows(config, dialect, NAMES[dialect["names"]]):
         yield row._replace(theirs=tuple(numbered.get(name, name) for name in row.theirs))
 
 
@@ -69,46 +107,28 @@ def kernel(ours: str, theirs: str, conv: Convolution) -> Row:
     return Row(ours, (theirs,), (conv.kernel, conv.kernel, conv.inward, conv.outward), CONVOLUTION)
 
 
-def _release(config: BiTConfig, dialect: Dialect) -> Iterator[Row]:
+def _rows(config: BiTConfig, dialect: Dialect, names: Names) -> Iterator[Row]:
     prefix = dialect["prefix"]
     root, *others = convolutions(config)
-    yield kernel("root.weight", prefix + ROOTS["release"], root)
+    yield kernel("root.weight", f"{prefix}{names.root}/kernel", root)
     for stage, index, unit in units_of(others):
         ours, theirs = f"stages.{stage}.{index}", f"{prefix}block{stage + 1}/unit{index + 1:02d}"
         for part, conv in unit.items():
             if part == "shortcut":
-                yield kernel(f"{ours}.shortcut.weight", f"{theirs}/a/proj/standardized_conv2d/kernel", conv)
+                yield kernel(f"{ours}.shortcut.weight", f"{theirs}/{names.shortcut}/kernel", conv)
                 continue
-            number, letter = {"first": (1, "a"), "second": (2, "b"), "third": (3, "c")}[part]
-            yield kernel(f"{ours}.conv{number}.weight", f"{theirs}/{letter}/standardized_conv2d/kernel", conv)
-            yield from _norm(f"{ours}.norm{number}", f"{theirs}/{letter}/group_norm", conv.inward, dialect)
-    yield from _norm("norm", f"{prefix}group_norm", config.representation, dialect)
+            place = ("first", "second", "third").index(part)
+            yield kernel(f"{ours}.conv{place + 1}.weight", f"{theirs}/{names.convolutions[place]}/kernel", conv)
+            yield from _norm(f"{ours}.norm{place + 1}", f"{theirs}/{names.norms[place]}", conv.inward, dialect)
+    yield from _norm("norm", f"{prefix}{names.last_norm}", config.representation, dialect)
     if config.classes:
-        yield Row("head.weight", (f"{prefix}head/conv2d/kernel",), (1, 1, config.representation, config.classes), DENSE)
-        yield Row("head.bias", (f"{prefix}head/conv2d/bias",), (config.classes,), FLAT)
-
-
-def _big_vision(config: BiTConfig, dialect: Dialect) -> Iterator[Row]:
-    prefix = dialect["prefix"]
-    root, *others = convolutions(config)
-    yield kernel("root.weight", prefix + ROOTS["big_vision"], root)
-    for stage, index, unit in units_of(others):
-        ours, theirs = f"stages.{stage}.{index}", f"{prefix}block{stage + 1}/unit{index + 1:02d}"
-        for part, conv in unit.items():
-            if part == "shortcut":
-                yield kernel(f"{ours}.shortcut.weight", f"{theirs}/conv_proj/kernel", conv)
-                continue
-            number = {"first": 1, "second": 2, "third": 3}[part]
-            yield kernel(f"{ours}.conv{number}.weight", f"{theirs}/conv{number}/kernel", conv)
-            yield from _norm(f"{ours}.norm{number}", f"{theirs}/gn{number}", conv.inward, dialect)
-    yield from _norm("norm", f"{prefix}norm-pre-head", config.representation, dialect)
-    if config.classes:
-        yield Row("head.weight", (f"{prefix}head/kernel",), (config.representation, config.classes), DENSE)
-        yield Row("head.bias", (f"{prefix}head/bias",), (config.classes,), FLAT)
+        shape = (*[1] * (names.head_axes - 2), config.representation, config.classes)
+        yield Row("head.weight", (f"{prefix}{names.head}/kernel",), shape, DENSE)
+        yield Row("head.bias", (f"{prefix}{names.head}/bias",), (config.classes,), FLAT)
 
 
 def _norm(ours: str, theirs: str, size: int, dialect: Dialect) -> Iterator[Row]:
     shape = (size,) if dialect["flat_norms"] else (1, 1, 1, size)
-    scale, bias = ("gamma", "beta") if dialect["names"] == "release" else ("scale", "bias")
-    yield Row(f"{ours}.weight", (f"{theirs}/{scale}",), shape, FLAT)
-    yield Row(f"{ours}.bias", (f"{theirs}/{bias}",), shape, FLAT)
+    names = NAMES[dialect["names"]]
+    yield Row(f"{ours}.weight", (f"{theirs}/{names.scale}",), shape, FLAT)
+    yield Row(f"{ours}.bias", (f"{theirs}/{names.bias}",), shape, FLAT)
