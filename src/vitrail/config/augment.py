@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from vitrail.config.check import number, one_of, positive, rate, truth, whole
+from vitrail.config.check import not_negative, number, one_of, positive, rate, truth, whole
 from vitrail.errors import ConfigError
 
 # How sizes change: antialiased (the default); as the authors' vision_transformer (bilinear, half-pixel centres, not
@@ -48,15 +48,15 @@ class Augmentation:
         one_of("crop", self.crop, get_args(Crop))
         one_of("resizing", self.resizing, get_args(Resizing))
         for name in ("area", "aspect"):
-            low, high = getattr(self, name)
+            given = getattr(self, name)
+            if not isinstance(given, tuple | list) or len(given) != 2:
+                raise ConfigError(f"{name} must be two rising shares; got {given!r}.")
+            low, high = given
             if not 0 < positive(name, low) <= positive(name, high) or (name == "area" and high > 1):
                 raise ConfigError(f"{name} must be two rising shares; got {getattr(self, name)}.")
         for name in ("flip", "three_augment"):
             truth(name, getattr(self, name))
         object.__setattr__(self, "erasing", rate("erasing", self.erasing))
         for name in ("jitter", "mixup", "cutmix"):
-            value = number(name, getattr(self, name))
-            if value < 0:
-                raise ConfigError(f"{name} must be at least 0; got {value}.")
-            object.__setattr__(self, name, value)
+            object.__setattr__(self, name, not_negative(name, getattr(self, name)))
         object.__setattr__(self, "mix_block", whole("mix_block", self.mix_block, least=2))

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from vitrail.config.check import number, one_of, positive, truth
@@ -53,7 +52,7 @@ class Provenance:
     source: str
     layout: str
     container: str
-    dialect: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    dialect: Mapping[str, Any] = field(default_factory=dict)
     inferred: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
@@ -75,7 +74,7 @@ class Card:
     class_names: tuple[str, ...] | None = None
     preprocessing: Preprocessing = Preprocessing()
     provenance: Provenance | None = None
-    metrics: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.class_names is not None:

@@ -41,6 +41,13 @@ def positive(name: str, value: object) -> float:
     return found
 
 
+def not_negative(name: str, value: object) -> float:
+    """Read a number from zero on."""
+    if (found := number(name, value)) < 0:
+        raise ConfigError(f"{name} must be at least 0; got {value!r}.")
+    return found
+
+
 def rate(name: str, value: object) -> float:
     """Read a probability that leaves something."""
     if not 0 <= (found := number(name, value)) < 1:

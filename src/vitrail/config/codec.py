@@ -1,10 +1,12 @@
 """Configurations to JSON and back, strictly: nothing unknown, nothing missing, every part by its word."""
 
 from dataclasses import fields, is_dataclass
+from types import NoneType
 from typing import Any, get_args, get_origin
 
 from vitrail.config.fields import KINDS, hints, parts_of, suggest
 from vitrail.config.model import BiTConfig, ModelConfig, ViTConfig
+from vitrail.config.recipe import Training
 from vitrail.errors import ConfigError
 
 _WORDS = {kind: word for word, kind in KINDS.items()}
@@ -23,6 +25,18 @@ def decode(document: object) -> ModelConfig:
     return config
 
 
+def encode_training(training: Training) -> dict[str, Any]:
+    """Give how a model is trained as a JSON object."""
+    return _encode(training)
+
+
+def decode_training(document: object) -> Training:
+    """Read what `encode_training` wrote."""
+    training = _decode(document, Training, "training")
+    assert isinstance(training, Training)
+    return training
+
+
 def _encode(value: Any) -> Any:  # noqa: ANN401
     if is_dataclass(value):
         inner = {field.name: _encode(getattr(value, field.name)) for field in fields(value)}
@@ -32,6 +46,8 @@ def _encode(value: Any) -> Any:  # noqa: ANN401
 
 def _decode(value: object, hint: object, where: str) -> object:
     parts = parts_of(hint)
+    if parts and value is None and NoneType in get_args(hint):
+        return None
     if not parts:
         wants_tuple = get_origin(hint) is tuple or any(get_origin(option) is tuple for option in get_args(hint))
         return tuple(value) if wants_tuple and isinstance(value, list) else value

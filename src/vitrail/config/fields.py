@@ -1,12 +1,13 @@
 """Change fields of a configuration, from values or from text, checked, with the nearest name for one unknown."""
 
 import functools
-from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, fields, is_dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from difflib import get_close_matches
 from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from vitrail.config.augment import Augmentation, RandAugment
 from vitrail.config.model import BiTConfig, HybridStem, ModelConfig, PatchStem, ViTConfig
 from vitrail.config.positions import (
     Learned2DPositions,
@@ -16,7 +17,10 @@ from vitrail.config.positions import (
     Sinusoidal2DPositions,
     SinusoidalPositions,
 )
+from vitrail.config.recipe import SGD, Adam, Average, Schedule, Training
 from vitrail.errors import ConfigError
+
+Config = TypeVar("Config")
 
 # Every part of a configuration by the word that stands for it in JSON and in text.
 KINDS: dict[str, type] = {
@@ -30,16 +34,22 @@ KINDS: dict[str, type] = {
     "relative": RelativePositions,
     "sinusoidal": SinusoidalPositions,
     "sinusoidal-2d": Sinusoidal2DPositions,
+    "training": Training,
+    "adam": Adam,
+    "sgd": SGD,
+    "schedule": Schedule,
+    "average": Average,
+    "augmentation": Augmentation,
+    "randaugment": RandAugment,
 }
 
 
 def override(config: ModelConfig, changes: Mapping[str, object]) -> ModelConfig:
     """Give the configuration with these fields changed; every field must exist."""
-    values = {field.name: getattr(config, field.name) for field in fields(config)}
-    return make(type(config), values, changes)
+    return make(type(config), values_of(config), changes)
 
 
-def make(kind: type[ModelConfig], values: Mapping[str, object], changes: Mapping[str, object]) -> ModelConfig:
+def make(kind: type[Config], values: Mapping[str, object], changes: Mapping[str, object]) -> Config:
     """Make a configuration of these values with these changes, and check the result once.
 
     A change names a field (`width`), a field of a part (`stem.patch`, or `patch` where one part alone has it),
@@ -54,19 +64,21 @@ def make(kind: type[ModelConfig], values: Mapping[str, object], changes: Mapping
                 raise ConfigError(f"{part}.{leaf} is given twice. Give it once.")
             inner[part][leaf] = value
     for part, leaves in inner.items():
-        merged[part] = replace(merged[part], **leaves)
+        whole = _present(merged[part], hints(kind)[part])
+        merged[part] = make(type(whole), values_of(whole), leaves)
     return kind(**merged)
 
 
 def reach(config: ModelConfig, name: str) -> object:
     """Give the value of a field, or of a field of a part, as `make` names them."""
-    if name in hints(type(config)):
-        return getattr(config, name)
-    part, leaf = _reach(type(config), {field.name: getattr(config, field.name) for field in fields(config)}, name)
-    return getattr(getattr(config, part), leaf)
+    found: Any = config
+    while name not in hints(type(found)):
+        part, name = _reach(type(found), values_of(found), name)
+        found = getattr(found, part)
+    return getattr(found, name)
 
 
-def read_settings(kind: type[ModelConfig], values: Mapping[str, object], settings: Iterable[str]) -> dict[str, object]:
+def read_settings(kind: type, values: Mapping[str, object], settings: Iterable[str]) -> dict[str, object]:
     """Read `field=value` texts into changes; parts are those of `values` unless a setting changes them."""
     pairs: dict[str, str] = {}
     for setting in settings:
@@ -82,9 +94,13 @@ def read_settings(kind: type[ModelConfig], values: Mapping[str, object], setting
     merged = _merge(kind, values, changes)
     for name, text in pairs.items():
         if name not in hints(kind):
-            part, leaf = _reach(kind, merged, name)
-            changes[name] = _read(name, text, hints(type(merged[part]))[leaf])
+            changes[name] = _read(name, text, _hint(kind, merged, name))
     return changes
+
+
+def values_of(config: Any) -> dict[str, object]:  # noqa: ANN401
+    """Give every field of a configuration by its name."""
+    return {field.name: getattr(config, field.name) for field in fields(config)}
 
 
 @functools.cache
@@ -124,9 +140,12 @@ def _part(name: str, value: object, hint: object) -> object:
     parts = parts_of(hint)
     if not parts or not isinstance(value, str):
         return value
+    if value == "none" and NoneType in get_args(hint):
+        return None
     if value not in parts:
         near = suggest(value, parts) if get_close_matches(value, parts) else ""
-        raise ConfigError(f"{name} must be one of {', '.join(parts)}; got {value!r}.{near}")
+        words = [*parts, *(["none"] if NoneType in get_args(hint) else [])]
+        raise ConfigError(f"{name} must be one of {', '.join(words)}; got {value!r}.{near}")
     try:
         return parts[value]()
     except TypeError as error:
@@ -137,20 +156,50 @@ def _part(name: str, value: object, hint: object) -> object:
 
 
 def _reach(kind: type, values: Mapping[str, object], name: str) -> tuple[str, str]:
-    """Find the part and the field in it that a name means."""
-    leaves = {
-        f"{part}.{leaf}": (part, leaf)
-        for part, value in values.items()
-        if is_dataclass(value)
-        for leaf in hints(type(value))
-    }
+    """Find the part that a name means a field of, and the rest of the name: of a part, or of a part of a part."""
+    leaves = {f"{part}.{rest}": (part, rest) for part, rest in _leaves(kind, values)}
     if name in leaves:
         return leaves[name]
-    by_leaf = [found for found in leaves.values() if found[1] == name]
-    if len(by_leaf) == 1:
-        return by_leaf[0]
-    known = [*hints(kind), *leaves]
-    raise ConfigError(f"a {kind.__name__} has no field {name!r}.{suggest(name, known)}")
+    meant = [path for path in leaves if path.endswith(f".{name}")]
+    if len(meant) == 1:
+        _check_named(name, meant[0], values)
+        return leaves[meant[0]]
+    if meant:
+        raise ConfigError(f"{name!r} may mean {' or '.join(meant)}. Write it out.")
+    known = leaves if "." in name else (path.rpartition(".")[2] for path in leaves)
+    raise ConfigError(f"a {kind.__name__} has no field {name!r}.{suggest(name, dict.fromkeys([*hints(kind), *known]))}")
+
+
+def _check_named(name: str, path: str, values: Mapping[str, object]) -> None:
+    """Refuse a short name that would make a part which there is none of, and which it does not say."""
+    for part in path.removesuffix(f".{name}").split("."):
+        if values[part] is None:
+            raise ConfigError(f"{name!r} is a field of {part}, which there is none of. Write it out: {path}.")
+        values = values_of(values[part])
+
+
+def _leaves(kind: type, values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """List the fields of every part, and of its parts."""
+    for part, value in values.items():
+        whole = _present(value, hints(kind)[part])
+        if is_dataclass(whole):
+            yield from ((part, leaf) for leaf in hints(type(whole)))
+            yield from ((part, f"{inner}.{rest}") for inner, rest in _leaves(type(whole), values_of(whole)))
+
+
+def _present(value: object, hint: object) -> object:
+    """Give a part, with its defaults where there is none yet and it can be but one."""
+    parts = parts_of(hint)
+    return next(iter(parts.values()))() if value is None and len(parts) == 1 else value
+
+
+def _hint(kind: type, values: Mapping[str, object], name: str) -> object:
+    """Give the type of the field that a name means."""
+    while name not in hints(kind):
+        part, name = _reach(kind, values, name)
+        whole = _present(values[part], hints(kind)[part])
+        kind, values = type(whole), values_of(whole)
+    return hints(kind)[name]
 
 
 def _read(name: str, text: str, hint: Any) -> object:  # noqa: ANN401
@@ -167,7 +216,8 @@ def _read(name: str, text: str, hint: Any) -> object:  # noqa: ANN401
         if kind is bool:
             return {"true": True, "false": False}[text.lower()]
         if get_origin(kind) is tuple:
-            values = tuple(int(item) for item in text.replace("x", ",").split(",") if item.strip())
+            each, *_ = get_args(kind)
+            values = tuple(each(item) for item in text.replace("x", ",").split(",") if item.strip())
             return values * 2 if len(values) == 1 and Ellipsis not in get_args(kind) else values
         return kind(text)
     except (ValueError, KeyError) as error:

@@ -1,0 +1,236 @@
+"""The recipes, as data: Tables 3 and 4 of the paper, BiT's HyperRule, AugReg's levels, and small data from scratch.
+
+Pre-training (Table 3) is `DATA/MODEL`, fine-tuning (Table 4) is `finetune/DATA`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vitrail.config.augment import Augmentation, RandAugment
+from vitrail.config.fields import make, suggest
+from vitrail.config.recipe import SGD, Adam, Average, Curve, Schedule, Training
+from vitrail.errors import ConfigError
+
+# Table 3: models, data, epochs, base rate, curve, weight decay, dropout.
+TABLE_3: tuple[tuple[tuple[str, ...], str, tuple[int, ...], float, Curve, float, float], ...] = (
+    (("ViT-B/16", "ViT-B/32"), "jft", (7,), 8e-4, "linear", 0.1, 0.0),
+    (("ViT-L/32",), "jft", (7,), 6e-4, "linear", 0.1, 0.0),
+    (("ViT-L/16",), "jft", (7, 14), 4e-4, "linear", 0.1, 0.0),
+    (("ViT-H/14",), "jft", (14,), 3e-4, "linear", 0.1, 0.0),
+    (("BiT-R50x1", "BiT-R50x2"), "jft", (7,), 1e-3, "linear", 0.1, 0.0),
+    (("BiT-R101x1",), "jft", (7,), 8e-4, "linear", 0.1, 0.0),
+    (("BiT-R152x1", "BiT-R152x2"), "jft", (7,), 6e-4, "linear", 0.1, 0.0),
+    (("R50+ViT-B/16", "R50+ViT-B/32"), "jft", (7,), 8e-4, "linear", 0.1, 0.0),
+    (("R50+ViT-L/32",), "jft", (7,), 2e-4, "linear", 0.1, 0.0),
+    (("R50+ViT-L/16",), "jft", (7, 14), 4e-4, "linear", 0.1, 0.0),
+    (("ViT-B/16", "ViT-B/32"), "i21k", (90,), 1e-3, "linear", 0.03, 0.1),
+    (("ViT-L/16", "ViT-L/32"), "i21k", (30, 90), 1e-3, "linear", 0.03, 0.1),
+    (("ViT",), "i1k", (300,), 3e-3, "cosine", 0.3, 0.1),
+)
+WARMUP_3, BATCH_3 = 10_000, 4096
+LINEAR_END = 1e-5  # of the authors' code
+# Table 4: steps, and the rates to choose from; the warm-up is the authors' code's.
+TABLE_4 = {
+    "imagenet": (20_000, (0.003, 0.01, 0.03, 0.06)),
+    "cifar100": (10_000, (0.001, 0.003, 0.01, 0.03)),
+    "cifar10": (10_000, (0.001, 0.003, 0.01, 0.03)),
+    "pets": (500, (0.001, 0.003, 0.01, 0.03)),
+    "flowers": (500, (0.001, 0.003, 0.01, 0.03)),
+    "vtab": (2_500, (0.01,)),
+}
+WARMUP_4 = {500: 100}  # else 500
+# BiT's HyperRule: examples below which it holds; end of warm-up, drops, end; Mixup.
+HYPERRULE = (
+    (20_000, (100, 200, 300, 400, 500), 0.0),
+    (500_000, (500, 3000, 6000, 9000, 10_000), 0.1),
+    (None, (500, 6000, 12_000, 18_000, 20_000), 0.1),
+)
+HYPERRULE_SMALL = 96  # pixels under which images are trained on at 128, else at 480
+# AugReg: RandAugment's layers and magnitude, Mixup's alpha.
+AUGREG = {
+    "none": (None, 0.0),
+    "light1": ((2, 0), 0.0),
+    "light2": ((2, 10), 0.2),
+    "medium1": ((2, 15), 0.2),
+    "medium2": ((2, 15), 0.5),
+    "strong1": ((2, 20), 0.5),
+    "strong2": ((2, 20), 0.8),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A recipe: its configuration, where it comes from, and the rates to choose from where it names several."""
+
+    training: Training
+    source: str
+    rates: tuple[float, ...] = ()
+
+
+def recipe(name: str, *, examples: int | None = None, side: int = HYPERRULE_SMALL) -> Row:
+    """Give a recipe by its name; BiT's HyperRule depends on the number of training images and on their sides."""
+    if name == "bit/hyperrule":
+        if examples is None:
+            raise ConfigError("bit/hyperrule depends on the number of training images. Say examples=.")
+        return hyperrule(examples, side)
+    if name not in RECIPES:
+        raise ConfigError(f"there is no recipe {name!r}.{suggest(name, recipe_names())}")
+    return RECIPES[name]
+
+
+def recipe_names() -> tuple[str, ...]:
+    """List every recipe."""
+    return (*RECIPES, "bit/hyperrule")
+
+
+def hyperrule(examples: int, side: int = HYPERRULE_SMALL) -> Row:
+    """Give BiT's rule for fine-tuning on this many images of such sides (Kolesnikov et al., 2020)."""
+    (warmup, *drops, end), mixup = next(
+        (steps, mixup) for below, steps, mixup in HYPERRULE if below is None or examples < below
+    )
+    training = Training(
+        recipe="bit/hyperrule",
+        optimiser=SGD(rate=0.003),
+        schedule=Schedule(curve="staircase", warmup=warmup, milestones=tuple(drops)),
+        steps=end,
+        batch=512,
+        image_size=(128, 128) if side < HYPERRULE_SMALL else (480, 480),
+        augmentation=Augmentation(mixup=mixup),
+    )
+    return Row(training=training, source="BiT-HyperRule")
+
+
+def adjust(training: Training, changes: Mapping[str, Any]) -> Training:
+    """Change fields; steps take the place of epochs, and the other way round."""
+    changes = dict(changes)
+    for one, other in (("steps", "epochs"), ("epochs", "steps")):
+        if changes.get(one) is not None and other not in changes:
+            changes[other] = None
+    values = {name: getattr(training, name) for name in training.__dataclass_fields__}
+    return make(Training, values, changes)
+
+
+def fit(training: Training, steps: int) -> tuple[Training, list[str]]:
+    """Fit a schedule into the steps that there are, in its own proportions, and say what changed."""
+    schedule, said = training.schedule, []
+    end = schedule.milestones[-1] if schedule.milestones else 0
+    if 2 * schedule.warmup > steps or end >= steps:
+        # A tenth of the run, as BiT's longer rules end a tenth after their last drop.
+        whole = -(-end * 10 // 9) if end else 10 * schedule.warmup
+        warmup = schedule.warmup * steps // whole
+        drops = tuple(sorted({max(drop * steps // whole, 1) for drop in schedule.milestones}))
+        what, most = f"warm-up of {warmup} steps", max(schedule.warmup, end)
+        if drops:
+            what += f" and drops after {', '.join(map(str, drops))}"
+        said.append(f"{what}, as the recipe's {most:,} do not fit into {steps:,}")
+        training = adjust(training, {"schedule.warmup": warmup, "schedule.milestones": drops})
+    return training, said
+
+
+def _pretraining() -> dict[str, Row]:
+    rows = {}
+    for models, data, epochs, rate, curve, decay, dropout in TABLE_3:
+        for model in models:
+            for count in epochs:
+                base = data if model == "ViT" else f"{data}/{model}"
+                name = base if count == epochs[0] else f"{base}-{count}ep"
+                training = Training(
+                    recipe=name,
+                    optimiser=Adam(rate=rate, decay=decay),
+                    schedule=Schedule(curve=curve, warmup=WARMUP_3, end=LINEAR_END if curve == "linear" else 0.0),
+                    epochs=count,
+                    batch=BATCH_3,
+                    image_size=(224, 224),
+                    clip=1.0 if data == "i1k" else None,
+                    dropout=dropout,
+                    hidden=not model.startswith("BiT"),
+                )
+                rows[name] = Row(training=training, source="Table 3")
+    return rows
+
+
+def _finetuning() -> dict[str, Row]:
+    rows = {}
+    for data, (steps, rates) in TABLE_4.items():
+        training = Training(
+            recipe=f"finetune/{data}",
+            optimiser=SGD(rate=0.01 if 0.01 in rates else rates[0]),
+            schedule=Schedule(curve="cosine", warmup=WARMUP_4.get(steps, 500)),
+            steps=steps,
+            batch=512,
+            image_size=(384, 384),
+            clip=1.0,
+            dropout=0.0,
+            stochastic_depth=0.0,
+        )
+        rows[f"finetune/{data}"] = Row(training=training, source="Table 4", rates=rates)
+    for side in (512, 518):  # of ViT-L/16 and of ViT-H/14
+        name = f"finetune/imagenet-{side}"
+        changes = {"recipe": name, "average": Average(decay=0.9999), "image_size": (side, side)}
+        best = adjust(rows["finetune/imagenet"].training, changes)
+        rows[name] = Row(training=best, source="Tables 2 and 4", rates=TABLE_4["imagenet"][1])
+    return rows
+
+
+def _augreg() -> dict[str, Row]:
+    rows = {}
+    for level, (randaugment, mixup) in AUGREG.items():
+        for regularised in (False, True):
+            name = f"augreg/{level}{'-reg' if regularised else ''}"
+            part = None if randaugment is None else RandAugment(layers=randaugment[0], magnitude=randaugment[1])
+            training = Training(
+                recipe=name,
+                optimiser=Adam(rate=1e-3, decay=0.1),
+                schedule=Schedule(curve="cosine", warmup=WARMUP_3),
+                epochs=300,
+                batch=BATCH_3,
+                image_size=(224, 224),
+                clip=1.0,
+                loss="sigmoid",
+                head_bias=-6.9,
+                augmentation=Augmentation(randaugment=part, mixup=mixup),
+                dropout=0.1 if regularised else 0.0,
+                stochastic_depth=0.1 if regularised else 0.0,
+            )
+            rows[name] = Row(training=training, source="AugReg (Steiner et al., 2021)")
+    return rows
+
+
+# A few thousand images and minutes: little that makes learning slower (LOG.md has the search).
+SMALL = Training(
+    recipe="small",
+    optimiser=Adam(rate=7e-4, betas=(0.9, 0.99), decay=0.05),
+    schedule=Schedule(curve="cosine", warmup=100, end=1e-5),
+    epochs=120,
+    batch=64,
+    clip=1.0,
+    smoothing=0.1,
+    average=Average(decay=0.999, ramp=True),
+    augmentation=Augmentation(area=(0.8, 1.0), mixup=0.2),
+    stochastic_depth=0.1,
+)
+
+# Small data from scratch, and hours: what a plain ViT needs to go on learning.
+SCRATCH = Training(
+    recipe="scratch",
+    optimiser=Adam(rate=1e-3, betas=(0.9, 0.99), decay=0.05),
+    schedule=Schedule(curve="cosine", warmup=100, end=1e-5),
+    epochs=100,
+    batch=128,
+    clip=1.0,
+    smoothing=0.1,
+    average=Average(decay=0.999, ramp=True),
+    augmentation=Augmentation(
+        area=(0.3, 1.0), randaugment=RandAugment(layers=2, magnitude=9), mixup=0.2, cutmix=1.0, erasing=0.25
+    ),
+    stochastic_depth=0.1,
+)
+
+RECIPES: dict[str, Row] = {
+    **_pretraining(),
+    **_finetuning(),
+    **_augreg(),
+    "small": Row(training=SMALL, source="made here; LOG.md has what it gives"),
+    "scratch": Row(training=SCRATCH, source="made here; LOG.md has what it gives"),
+}
