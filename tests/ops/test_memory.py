@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrail.config import ModelConfig, override, parse
-from vitrail.models import Model, build
+from vitrail.models import Model, build, give_keys
 from vitrail.ops.memory import Step, activation_bytes, peak_memory
 
 CASES: dict[str, tuple[str, dict[str, object], dict[str, Any]]] = {
@@ -44,7 +44,9 @@ def made(case: str, kind: str) -> tuple[ModelConfig, Step, Model, Tensor, Tensor
     assert config.classes is not None
     step = Step(kind=kind, device="cpu", **options)  # pyright: ignore[reportArgumentType]
     images = torch.rand(step.batch, 3, *config.image_size)
-    return config, step, build(config, seed=0), images, torch.randint(config.classes, (step.batch,))
+    model = build(config, seed=0)
+    give_keys(model, torch.arange(step.batch))
+    return config, step, model, images, torch.randint(config.classes, (step.batch,))
 
 
 def cast(step: Step) -> contextlib.AbstractContextManager[object]:

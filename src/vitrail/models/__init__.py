@@ -3,6 +3,7 @@
 from vitrail.models.base import Model
 from vitrail.models.bit import BiT
 from vitrail.models.build import build, create, find_device, skeleton
+from vitrail.models.dropout import give_keys
 from vitrail.models.vit import ViT
 
-__all__ = ["BiT", "Model", "ViT", "build", "create", "find_device", "skeleton"]
+__all__ = ["BiT", "Model", "ViT", "build", "create", "find_device", "give_keys", "skeleton"]

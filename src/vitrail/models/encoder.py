@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.config import Grid, ViTConfig
+from vitrail.models.dropout import Dropout, StochasticDepth
 from vitrail.ops import Reach, attend, attention_weights, from_lines, to_lines, weights_of_lines
 
 ACTIVATIONS = {
@@ -24,7 +25,7 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.heads = config.heads
         self.reach: Reach = reach
-        self.attention_dropout = config.attention_dropout
+        self.attention_dropout = config.attention_dropout  # inside the fused kernels, which draw from torch's generator
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.qkv_bias)
         self.out = nn.Linear(config.width, config.width)
 
@@ -68,31 +69,12 @@ class Mlp(nn.Module):
         super().__init__()
         self.expand = nn.Linear(config.width, config.mlp_width)
         self.activation = ACTIVATIONS[config.activation]()
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.contract = nn.Linear(config.mlp_width, config.width)
 
     def forward(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         """Transform every token on its own."""
         return self.contract(self.dropout(self.activation(self.expand(tokens))))
-
-
-class StochasticDepth(nn.Module):
-    """Leave a residual branch out for a random part of the images while training (Huang et al., 2016)."""
-
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        self.rate = rate
-
-    def forward(self, branch: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        """Give the branch, or nothing, by image; the expectation stays."""
-        if not self.training or self.rate == 0:
-            return branch
-        kept = torch.empty_like(branch[:, :1, :1]).bernoulli_(1 - self.rate)
-        return branch * (kept / (1 - self.rate))
-
-    def extra_repr(self) -> str:
-        """Show the rate."""
-        return f"rate={self.rate:g}"
 
 
 class LayerScale(nn.Module):
@@ -117,23 +99,27 @@ class Block(nn.Module):
         self.attention = SelfAttention(config, _reach(config, layer))
         self.mlp_norm = nn.LayerNorm(config.width, eps=config.epsilon)
         self.mlp = Mlp(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.attention_output_dropout = Dropout(config.dropout)
+        self.mlp_output_dropout = Dropout(config.dropout)
         scaled = config.layer_scale is not None
         self.attention_scale = LayerScale(config.width) if scaled else nn.Identity()
         self.mlp_scale = LayerScale(config.width) if scaled else nn.Identity()
-        self.stochastic_depth = StochasticDepth(config.stochastic_depth * layer / max(config.layers - 1, 1))
+        rate = config.stochastic_depth * layer / max(config.layers - 1, 1)
+        self.attention_stochastic_depth = StochasticDepth(rate)
+        self.mlp_stochastic_depth = StochasticDepth(rate)
 
     def forward(
         self, tokens: Float[Tensor, "B T D"], grid: Grid | None = None, relative: Float[Tensor, "M D"] | None = None
     ) -> Float[Tensor, "B T D"]:
         """Eqs. 2 and 3; after the original Transformer where norms come last."""
-        mixed = self.dropout(self.attention(self.attention_input(tokens), grid, relative))
+        mixed = self.attention_output_dropout(self.attention(self.attention_input(tokens), grid, relative))
+        tokens = tokens + self.attention_stochastic_depth(self.attention_scale(mixed))
         if self.norm == "pre":
-            tokens = tokens + self.stochastic_depth(self.attention_scale(mixed))
-            thought = self.dropout(self.mlp(self.mlp_norm(tokens)))
-            return tokens + self.stochastic_depth(self.mlp_scale(thought))
-        tokens = self.attention_norm(tokens + self.stochastic_depth(self.attention_scale(mixed)))
-        return self.mlp_norm(tokens + self.stochastic_depth(self.mlp_scale(self.dropout(self.mlp(tokens)))))
+            thought = self.mlp_output_dropout(self.mlp(self.mlp_norm(tokens)))
+            return tokens + self.mlp_stochastic_depth(self.mlp_scale(thought))
+        tokens = self.attention_norm(tokens)
+        thought = self.mlp_output_dropout(self.mlp(tokens))
+        return self.mlp_norm(tokens + self.mlp_stochastic_depth(self.mlp_scale(thought)))
 
     def attention_input(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         """What attention reads of the block's tokens."""

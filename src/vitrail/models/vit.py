@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from vitrail.config import Grid, ViTConfig
 from vitrail.models.base import Model, build_head
+from vitrail.models.dropout import Dropout
 from vitrail.models.encoder import Block, Blocks
 from vitrail.models.inputs import check_images, check_slice, pick_layers
 from vitrail.models.positions import build_positions
@@ -25,7 +26,7 @@ class ViT(Model):
         self.embedding = build_embedding(config)
         self.class_token = nn.Parameter(torch.empty(config.width)) if config.class_tokens else None
         self.positions = build_positions(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.blocks = Blocks(Block(config, layer) for layer in range(config.layers))
         self.norm = nn.LayerNorm(config.width, eps=config.epsilon) if config.norm == "pre" else nn.Identity()
         hidden = config.representation_width

@@ -7,6 +7,7 @@ from vitrail.ops.convolution import (
     standardise_by_deviation,
     standardise_by_variance,
 )
+from vitrail.ops.dropout import keep_mask, salted
 from vitrail.ops.lines import Reach, from_lines, to_lines, weights_of_lines
 from vitrail.ops.patches import patchify, resample_patches, unpatchify
 from vitrail.ops.positions import (
@@ -24,12 +25,14 @@ __all__ = [
     "attention_weights",
     "convolve_same",
     "from_lines",
+    "keep_mask",
     "max_pool_same",
     "patchify",
     "relative_logits",
     "resample_axis",
     "resample_patches",
     "resample_positions",
+    "salted",
     "sinusoidal_2d_table",
     "sinusoidal_table",
     "sinusoids",

@@ -19,6 +19,7 @@ Device = Literal["cpu", "cuda"]
 
 FULL = 4  # bytes of a float32: weights, gradients, moments, norms and the residual stream
 INDEX = 8  # bytes of an index that a max-pool keeps
+MASK = 1  # bytes of a dropped number's mask where samples have keys; torch's own dropout keeps a factor on the CPU
 MOMENTS = {"adam": 2, "sgd": 1}  # that an optimiser holds for every weight
 
 
@@ -52,11 +53,6 @@ class Step:
         if self.device == "cpu":
             return outward * self.item
         return 0 if self.item == FULL else (inward + outward) * self.item
-
-    @property
-    def mask(self) -> int:
-        """Bytes of a dropped number's mask: a truth on a GPU, a factor on the CPU."""
-        return 1 if self.device == "cuda" else self.item
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +147,7 @@ def _vit(config: ViTConfig, step: Step) -> Iterator[Stretch]:
     line = token * width
     patch = step.batch * rows * cols
     values = (count.embedding - (1 + config.class_tokens) * width) // width  # of a flat patch
-    mask = step.mask if config.dropout else 0
+    mask = MASK if config.dropout else 0
     yield Stretch(
         name="embedding",
         weights=count.embedding + count.positions,
