@@ -109,6 +109,18 @@ def test_what_a_source_left_out_is_told_too() -> None:
     assert only(source).problems["left_out"].examples == ["one.tar: b.jpg is cut off"]
 
 
+def test_files_that_a_source_ignored_are_told_and_are_no_damage() -> None:
+    source = Named([("a.jpg", jpeg(1), 0)], ("a",))
+    vars(source).update(ignored=31, ignored_names=["loose.jpg", "a/notes.txt"])
+    report = check_data({"train": source})
+    found = report.splits["train"].problems["ignored"]
+    assert (found.count, found.examples) == (
+        31,
+        ["loose.jpg: in no class folder", "a/notes.txt: no image by its suffix"],
+    )
+    assert report.is_clean
+
+
 def test_a_suffix_that_says_another_format_is_told() -> None:
     png = encoded(Image.fromarray(pixels(0)), "PNG")
     gif = encoded(Image.fromarray(pixels(1)), "GIF")

@@ -115,6 +115,93 @@ def test_other_kinds_of_pixels_are_decoded_right() -> None:
     assert (seen[~hole] == np.asarray(palette.convert("RGB"))[~hole]).all()
 
 
+def made_png(depth: int, kind: int, numbers: np.ndarray, **more: bytes) -> bytes:
+    """Write a PNG by hand from numbers, H W or H W C, of so many bits; `more` are chunks between header and pixels."""
+    flat = numbers.reshape(len(numbers), -1)
+    bits = np.unpackbits(flat.astype(">u2").view(np.uint8).reshape(*flat.shape, 2), axis=2)[:, :, 16 - depth :]
+    rows = np.packbits(bits.reshape(len(flat), -1), axis=1)
+    parts = (
+        b"IHDR" + struct.pack(">IIBBBBB", numbers.shape[1], numbers.shape[0], depth, kind, 0, 0, 0),
+        *(name.encode() + body for name, body in more.items()),
+        b"IDAT" + zlib.compress(b"".join(b"\0" + row.tobytes() for row in rows)),
+        b"IEND",
+    )
+    chunks = (struct.pack(">I", len(part) - 4) + part + struct.pack(">I", zlib.crc32(part)) for part in parts)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+TURNED = b"II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0"  # EXIF: orientation 6
+
+
+@pytest.mark.parametrize("clear", [0, 1])
+@pytest.mark.parametrize("depth", [1, 2, 4, 8, 16])
+def test_the_transparent_grey_of_a_png_is_white(depth: int, clear: int) -> None:
+    most = 2**depth - 1
+    numbers = np.arange(7 * 11).reshape(7, 11) * (1 if depth < 16 else 601) % (most + 1)
+    numbers[2, 3:6] = clear
+    numbers[5, 1] = clear + 256 if depth == 16 else clear  # of the same low byte
+    numbers[5, 2] = 2 - clear if depth == 16 else clear  # of the same 8 bits
+    wanted = np.where(numbers == clear, 255, np.floor(numbers * 255 / most + 0.5)).astype(int)
+    assert (wanted != 255).sum() > 20 or (depth, clear) == (1, 0)  # black alone is transparent, and white is white
+    data = made_png(depth, 0, numbers, tRNS=struct.pack(">H", clear))
+    assert OpenImage(data).is_see_through
+    assert decode(data, channels=1)[:, :, 0].tolist() == wanted.tolist()
+    assert (decode(data) == wanted[:, :, None]).all()
+    assert decode(made_png(depth, 0, numbers), channels=1)[2, 3, 0] == round(clear * 255 / most)
+    turned = made_png(depth, 0, numbers, tRNS=struct.pack(">H", clear), eXIf=TURNED)
+    assert decode(turned, channels=1)[:, :, 0].tolist() == wanted.T[:, ::-1].tolist()
+
+
+@pytest.mark.parametrize("depth", [8, 16])
+def test_the_transparent_colour_of_a_png_is_white(depth: int) -> None:
+    scale = 1 if depth == 8 else 256
+    numbers = np.random.RandomState(3).randint(0, 256, (7, 11, 3)) * scale
+    clear = np.array([10, 200, 30]) * scale + (7 if depth == 16 else 0)
+    numbers[2, 3:6] = clear
+    numbers[4, 4] = clear + np.array([0, 0, 1])
+    numbers[4, 5] = clear[::-1]
+    wanted = numbers // scale
+    wanted[2, 3:6] = 255
+    data = made_png(depth, 2, numbers, tRNS=struct.pack(">HHH", *clear.tolist()))
+    assert decode(data).tolist() == wanted.tolist()
+    image = OpenImage(data)
+    assert image.pixels().tolist() == image.pixels().tolist() == wanted.tolist()
+    assert (decode(made_png(depth, 2, numbers))[2, 3] == clear // scale).all()
+    turned = made_png(depth, 2, numbers, tRNS=struct.pack(">HHH", *clear.tolist()), eXIf=TURNED)
+    assert decode(turned).tolist() == wanted.transpose(1, 0, 2)[:, ::-1].tolist()
+
+
+@pytest.mark.parametrize(("depth", "kind"), [(8, 4), (8, 6), (16, 4), (16, 6)])
+def test_behind_alpha_of_a_png_is_white(depth: int, kind: int) -> None:
+    most, channels = 2**depth - 1, {4: 2, 6: 4}[kind]
+    numbers = np.random.RandomState(4).randint(0, most + 1, (7, 11, channels))
+    numbers[2, 3:6, -1], numbers[3, 3:6, -1] = 0, most
+    alpha = numbers[:, :, -1:] / most
+    exact = 255 * (numbers[:, :, :-1] / most * alpha + 1 - alpha)
+    shown = decode(made_png(depth, kind, numbers))
+    assert np.abs(shown - exact).max() <= (1 if depth == 8 else 2)  # of 16 bits the high 8 are read
+    assert (shown[2, 3:6] == 255).all()
+
+
+def test_behind_the_palette_of_a_png_and_of_others_is_white() -> None:
+    palette = np.array([[250, 10, 20], [30, 240, 50], [60, 70, 230], [5, 6, 7]])
+    numbers = np.arange(7 * 11).reshape(7, 11) % 4
+    for depth in (2, 4, 8):
+        for clear in (b"\x00\x80\xff", b"\xff\x00", b"\x80\x40\x20\x10"):
+            alpha = np.array([*clear, *[255] * (4 - len(clear))])[:, None] / 255
+            exact = (palette * alpha + 255 * (1 - alpha))[numbers]
+            data = made_png(depth, 3, numbers, PLTE=palette.astype(np.uint8).tobytes(), tRNS=clear)
+            assert np.abs(decode(data) - exact).max() <= 1
+    mixed = Image.new("P", (11, 7))
+    mixed.putdata(numbers.flatten().tolist())
+    mixed.putpalette(palette.astype(np.uint8).tobytes())
+    mixed.putalpha(Image.fromarray((numbers * 60).astype(np.uint8)))
+    assert mixed.mode == "PA"
+    alpha = numbers[:, :, None] * 60 / 255
+    exact = palette[numbers] * alpha + 255 * (1 - alpha)
+    assert np.abs(decode(encoded(mixed, "TIFF")) - exact).max() <= 1
+
+
 def test_of_an_animation_the_first_frame_is_taken() -> None:
     frames = [Image.new("RGB", (12, 8), colour) for colour in ("red", "blue")]
     buffer = io.BytesIO()
@@ -123,13 +210,9 @@ def test_of_an_animation_the_first_frame_is_taken() -> None:
 
 
 def png_header(width: int, height: int) -> bytes:
-    parts = (
-        b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0),
-        b"IDAT" + zlib.compress(b"\0" * 9),
-        b"IEND",
-    )
-    chunks = (struct.pack(">I", len(part) - 4) + part + struct.pack(">I", zlib.crc32(part)) for part in parts)
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+    small = made_png(8, 2, np.zeros((1, 1, 3)))
+    header = b"IHDR" + struct.pack(">II", width, height) + small[24:29]
+    return small[:12] + header + struct.pack(">I", zlib.crc32(header)) + small[33:]
 
 
 @pytest.mark.parametrize(

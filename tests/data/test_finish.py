@@ -72,6 +72,20 @@ def test_targets_are_the_shares_of_the_pixels() -> None:
     assert set(kinds) == {1, 2}  # added, and cut in
 
 
+@pytest.mark.parametrize("config", [EVERYTHING, Augmentation(mixup=0.8, mix_block=4), Augmentation()])
+def test_images_without_a_label_have_targets_of_zero_and_are_else_as_ever(config: Augmentation) -> None:
+    batch, labels, places = images(16), torch.arange(16) % 5, np.arange(16)
+    without = torch.where(labels == 3, -1, labels)
+    all_of_them, some = run(batch, labels, places, config), run(batch, without, places, config)
+    assert torch.equal(some.images, all_of_them.images)
+    assert torch.equal(some.targets, all_of_them.targets * torch.tensor([1, 1, 1, 0, 1]))
+    assert (some.targets.sum(dim=1) < 0.99).any()
+    nothing = torch.full((16,), -1)
+    none = finish(batch, nothing, (places * 7919) % 1009, places, config, Preprocessing(), 0, 11, 2)
+    assert torch.equal(none.images, all_of_them.images)
+    assert none.targets.shape == (16, 0)
+
+
 def test_another_epoch_is_another_image() -> None:
     batch, labels, places = images(8), torch.zeros(8, dtype=torch.int64), np.arange(8)
     first, again, other = (run(batch, labels, places, EVERYTHING, epoch) for epoch in (0, 0, 1))

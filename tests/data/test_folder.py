@@ -71,8 +71,15 @@ def test_classes_are_sorted_and_images_of_any_depth_and_case_found(tmp_path: Pat
     assert source.labels.dtype == np.int64
     assert len(source) == 4
     assert source.ignored == 4
+    assert source.ignored_names == ["README.md", "loose.jpg", "cat/notes.txt", "cat/png"]
     assert source.problems == []
     assert source.read(3) == b"bytes of dog/b.JPG"
+
+
+def test_of_many_files_that_are_no_images_some_are_named(tmp_path: Path) -> None:
+    source = FolderSource(make(tmp_path / "pets", "cat/1.png", *(f"cat/{number:02}.txt" for number in range(31))))
+    assert source.ignored == 31
+    assert source.ignored_names == [f"cat/{number:02}.txt" for number in range(20)]
 
 
 def test_the_fingerprint_follows_names_and_labels_but_not_the_place(tmp_path: Path) -> None:
@@ -154,6 +161,7 @@ def test_the_second_start_reads_no_folder_and_finds_the_same(tmp_path: Path, sca
         ]
     )
     assert second.read(1) == b""
+    assert second.ignored_names == first.ignored_names == ["cat/odd.txt"]
     assert (second.ignored, second.problems) == (first.ignored, first.problems) == (1, [("cat/loop", module.AGAIN)])
     assert second.fingerprint == first.fingerprint
 

@@ -126,6 +126,14 @@ def test_targets_are_shares() -> None:
     assert made.tolist() == [[0.25, 0, 0.75, 0], [1, 0, 0, 0], [0, 1, 0, 0]]
 
 
+def test_what_has_no_label_has_no_share() -> None:
+    labels, other, weight = torch.tensor([-1, 2, -1, 0]), torch.tensor([1, -1, -1, 1]), torch.full((4,), 0.75)
+    made = soft_targets(labels, other, weight, 3)
+    assert made.tolist() == [[0, 0.25, 0], [0, 0, 0.75], [0, 0, 0], [0.75, 0.25, 0]]
+    none = soft_targets(torch.full((4,), -1), torch.full((4,), -1), weight, 0)
+    assert none.shape == (4, 0)
+
+
 def test_an_alpha_of_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match="alpha must be positive"):
         beta(np.zeros(1), 0.0)

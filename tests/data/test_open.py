@@ -116,6 +116,11 @@ def test_the_check_finds_faults_and_says_so(
     assert main(["data", "check", str(folder), "--sheet", str(sheet)]) == 0
     assert "clean" in capsys.readouterr().out
     assert decode(sheet.read_bytes()).shape == (2 * 96, 6 * 96, 3)
+    (folder / "train" / "ant" / "notes.txt").write_text("")
+    assert main(["data", "check", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "train: ignored: 1\n  ant/notes.txt: no image by its suffix\n" in shown
+    assert "test: ignored" not in shown
     (folder / "train" / "ant" / "zero.jpg").write_bytes(b"")
     first = (folder / "train" / "bee" / "0.png").read_bytes()
     (folder / "train" / "bee" / "cut.png").write_bytes(first[: len(first) // 2])
@@ -125,6 +130,7 @@ def test_the_check_finds_faults_and_says_so(
     document = json.loads(capsys.readouterr().out)
     problems = document["splits"]["train"]["problems"]
     assert {"empty", "truncated", "misnamed"} <= problems.keys()
+    assert problems["ignored"] == {"count": 1, "examples": ["ant/notes.txt: no image by its suffix"]}
     assert document["clean"] is False
     assert sum(found["count"] for found in document["leaks"].values()) == 1
     assert main(["data", "check", str(folder)]) == 1
@@ -134,6 +140,21 @@ def test_the_check_finds_faults_and_says_so(
     assert "red\\x1b[31m.png" in capsys.readouterr().out
     assert main(["data", "check", str(tmp_path / "nowhere")]) == 1
     assert "there is no data at" in capsys.readouterr().err
+
+
+def test_packing_stops_past_the_limit_of_bad_images(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "train" / "ant" / "zero.jpg").write_bytes(b"")
+    command = ["data", "pack", str(folder), str(tmp_path / "packed"), "--split", "train", "--image-size", "8"]
+    assert main(command) == 1
+    told = capsys.readouterr().err
+    assert "1 of 13 images cannot be read, over the limit of 1.0%: ant/zero.jpg: empty file" in told
+    assert "--limit 0.2" in told
+    assert not (tmp_path / "packed").exists()
+    assert main([*command, "--limit", "0.2", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)[0]
+    assert (document["images"], document["skipped"]) == (12, [{"name": "ant/zero.jpg", "reason": "empty file"}])
 
 
 def test_the_bench_prints_ratios(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from vitrail.data.source import Source
 from vitrail.data.sources.memory import MemorySource
 from vitrail.data.sources.packed import PackedSource, pack, squash
 from vitrail.errors import CheckpointError, ConfigError, DataError
+from vitrail.files import write_sums
 
 RANDOM = np.random.default_rng(2)
 IMAGES = RANDOM.integers(0, 256, (7, 5, 6, 3), dtype=np.uint8)
@@ -82,7 +83,7 @@ def test_what_was_packed_comes_out(tmp_path: Path) -> None:
 
 
 def test_bad_images_are_left_out_and_listed(tmp_path: Path) -> None:
-    report = pack(Files(), tmp_path / "out", (5, 6), overwrite=False)
+    report = pack(Files(), tmp_path / "out", (5, 6), overwrite=False, limit=0.4)
     assert report.count == 3
     assert report.skipped[0] == ("file 1", "cannot be read: Input/output error")
     assert report.skipped[1][0] == "file 3"
@@ -91,6 +92,61 @@ def test_bad_images_are_left_out_and_listed(tmp_path: Path) -> None:
     assert packed.labels.tolist() == [0, 2, 1]
     assert [np.array_equal(packed.read(new), IMAGES[old]) for new, old in enumerate((0, 2, 4))] == [True] * 3
     packed.verify()
+
+
+def test_past_the_limit_of_bad_images_it_stops_and_nothing_is_written(tmp_path: Path) -> None:
+    pack(SOURCE, tmp_path / "old", 4, overwrite=False)
+    before = snapshot(tmp_path)
+    steps: list[int] = []
+
+    def packed_into(name: str, limit: float) -> None:
+        steps.clear()
+        pack(Files(), tmp_path / name, 4, overwrite=True, limit=limit, progress=lambda done, _: steps.append(done))
+
+    first = (
+        r"1 of 5 images cannot be read, over the limit of 1\.0%: file 1: cannot be read: Input/output error\. Repair"
+    )
+    for name in ("new", "old"):
+        with pytest.raises(DataError, match=first):
+            packed_into(name, 0.01)
+        assert steps == [1]  # at the second image it stops
+        with pytest.raises(DataError, match=r"2 of 5 .* of 39\.0%: file 1: .*; file 3: no image .*--limit 0\.2"):
+            packed_into(name, 0.39)
+        assert steps == [1, 2, 3]
+    assert snapshot(tmp_path) == before
+    packed_into("old", 0.4)  # two of five are not past it
+    assert len(PackedSource(tmp_path / "old")) == 3
+    for limit in (-0.1, 1.5, float("nan")):
+        with pytest.raises(ConfigError, match="limit must be a"):
+            packed_into("new", limit)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["old"]
+
+
+@pytest.mark.parametrize("names", [NAMES, ()])
+def test_images_without_labels_and_classes_are_packed_too(tmp_path: Path, names: tuple[str, ...]) -> None:
+    class Unlabelled(Files):
+        class_names = names
+
+        @property
+        def labels(self) -> NDArray[np.int64]:
+            return np.array([-1, -1, 2, -1, -1]) if names else np.full(5, -1)
+
+    pack(Unlabelled(), tmp_path / "out", (5, 6), overwrite=False, limit=0.4)
+    packed = PackedSource(tmp_path / "out")
+    assert packed.class_names == names
+    assert packed.labels.tolist() == ([-1, 2, -1] if names else [-1, -1, -1])
+    assert [np.array_equal(packed.read(new), IMAGES[old]) for new, old in enumerate((0, 2, 4))] == [True] * 3
+    again = pickle.loads(pickle.dumps(packed))
+    assert (again.labels.tolist(), again.fingerprint) == (packed.labels.tolist(), packed.fingerprint)
+
+
+@pytest.mark.parametrize("labels", [[-2, 0, 0, 0, 0, 0, 0], [0, 0, 0, 4, 0, 0, 0], [0]])
+def test_labels_of_no_class_are_damage(tmp_path: Path, labels: list[int]) -> None:
+    pack(SOURCE, tmp_path / "out", 4, overwrite=False)
+    np.save(tmp_path / "out" / "labels.npy", np.array(labels))
+    write_sums(tmp_path / "out")
+    with pytest.raises(DataError, match=r"is damaged: labels must be .*Pack it again"):
+        PackedSource(tmp_path / "out")
 
 
 def test_sizes_are_squashed_and_averaged_where_they_shrink() -> None:
@@ -124,15 +180,15 @@ def test_only_packed_folders_are_overwritten_and_only_when_asked(tmp_path: Path)
     with pytest.raises(CheckpointError, match="exists already and is not empty"):
         pack(Files(), out, 4, overwrite=False)
     (out / "mine.txt").write_text("keep")
-    with pytest.raises(DataError, match=r"it also holds mine\.txt, which would be lost\. Choose another name"):
+    with pytest.raises(CheckpointError, match=r"it also holds mine\.txt, which would be lost\. Choose another name"):
         pack(Files(), out, 4, overwrite=True)
     (out / "mine.txt").unlink()
     assert snapshot(tmp_path) == before
-    pack(Files(), out, (9, 8), overwrite=True)
+    pack(Files(), out, (9, 8), overwrite=True, limit=0.4)
     assert PackedSource(out).read(0).shape == (9, 8, 3)
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "sun.jpg").write_text("sun")
-    with pytest.raises(CheckpointError, match=r"will not overwrite .*photos"):
+    with pytest.raises(CheckpointError, match=r"will not overwrite .*photos: it has no packed\.json"):
         pack(Files(), tmp_path / "photos", 4, overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "photos"]
 
@@ -155,7 +211,7 @@ def test_a_source_without_one_good_image_is_refused(tmp_path: Path) -> None:
             return b""
 
     with pytest.raises(DataError, match="none of 5 images can be decoded; the first, file 0: empty file"):
-        pack(Bad(), tmp_path / "out", 4, overwrite=False)
+        pack(Bad(), tmp_path / "out", 4, overwrite=False, limit=1)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -171,7 +227,7 @@ def test_a_packed_source_is_pickled_without_its_pixels(tmp_path: Path) -> None:
 
 def test_the_fingerprint_follows_source_and_size(tmp_path: Path) -> None:
     for name, source, size in [("a", SOURCE, 4), ("b", SOURCE, 4), ("c", SOURCE, 5), ("d", Files(), 4)]:
-        pack(source, tmp_path / name, size, overwrite=False)
+        pack(source, tmp_path / name, size, overwrite=False, limit=0.4)
     prints = [PackedSource(tmp_path / name).fingerprint for name in "abcd"]
     assert prints[0] == prints[1]
     assert len(set(prints)) == 3

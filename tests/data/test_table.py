@@ -91,6 +91,25 @@ def test_splits_share_their_classes(tmp_path: Path) -> None:
     assert list(table_splits(write(tmp_path, "path,label\n1.png,a\n"))) == ["all"]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("t.csv", "path,split,label\n1.png,,b\n2.png, ,a\n"),
+        ("t.jsonl", '{"path": "1.png", "label": "b", "split": ""}\n{"path": "2.png", "label": "a", "split": null}'),
+    ],
+)
+def test_splits_that_are_empty_in_every_row_are_none(tmp_path: Path, name: str, text: str) -> None:
+    splits = table_splits(write(tmp_path, text, name))
+    assert {split: listed(source) for split, source in splits.items()} == {"all": [("1.png", "b"), ("2.png", "a")]}
+
+
+@pytest.mark.parametrize("empty", ["", ', "split": ""', ', "split": " "', ', "split": null'])
+def test_a_line_without_a_split_among_others_is_named(tmp_path: Path, empty: str) -> None:
+    text = f'{{"path": "1.png", "label": "a", "split": "val"}}\n\n{{"path": "2.png", "label": "a"{empty}}}'
+    with pytest.raises(DataError, match=r"t\.jsonl, line 3: the split is empty, in 1 of 2 rows"):
+        TableSource(write(tmp_path, text, "t.jsonl"))
+
+
 def test_a_source_survives_pickling(tmp_path: Path) -> None:
     (tmp_path / "2.png").write_bytes(b"two")
     source = TableSource(write(tmp_path, "path,label\n1.png,a\n2.png,b\n"))
@@ -117,7 +136,10 @@ def test_a_source_survives_pickling(tmp_path: Path) -> None:
         ("path,label\n../1.png,a\n", r"line 2: '\.\./1\.png' leaves the folder of the table\. Move the table up, or"),
         ("path,label\nx/../../1.png,a\n", "line 2: 'x/../../1.png' leaves the folder"),
         ("path,label,split\n1.png,a,train\n2.png,a,dev\n", "line 3: the split must be one of train, val, .*got 'dev'"),
-        ("path,label,split\n1.png,a,\n", "line 2: the split must be one of .*got ''"),
+        (
+            "path,label,split\n1.png,a,test\n2.png,a, \n3.png,a,\n",
+            r"line 3: the split is empty, in 2 of 3 rows; expected one of train, .* Fill it in, or delete the row",
+        ),
         ('path,label\n1.png,a\n"2.png,b\n3.png,c\n', r"line \d: unexpected end of data\. Check the quotes"),
         ("path,label\n1\0.png,a\n", "line 2: "),
         (b"path,label\n\xff.png,a\n", "must be text in UTF-8; invalid start byte"),

@@ -158,6 +158,21 @@ def test_only_our_own_folders_are_overwritten(tmp_path: Path) -> None:
     assert names(tmp_path) == ["file", "photos"]
 
 
+def test_another_mark_makes_another_kind_of_folder_ours(tmp_path: Path) -> None:
+    saved(tmp_path / "model", "keep")
+    with (
+        pytest.raises(CheckpointError, match=r"it has no packed\.json, so it is none of ours"),
+        new_folder(tmp_path / "model", overwrite=True, mark="packed.json"),
+    ):
+        raise AssertionError
+    for text in ("one", "two"):
+        with new_folder(tmp_path / "packed", overwrite=True, ours=["packed.json"], mark="packed.json") as folder:
+            (folder / "packed.json").write_text(text)
+    assert (tmp_path / "packed" / "packed.json").read_text() == "two"
+    assert (tmp_path / "model" / "config.json").read_text() == "keep"
+    assert names(tmp_path) == ["model", "packed"]
+
+
 def test_a_name_taken_meanwhile_is_refused_too(tmp_path: Path) -> None:
     def raced() -> None:
         with new_folder(tmp_path / "model", overwrite=False):

@@ -34,6 +34,7 @@ Split = Annotated[
 ]
 ImageSize = Annotated[str, typer.Option(metavar="SIDE|HxW", help="Pixels of the packed images.")]
 Channels = Annotated[int, typer.Option(help="3, or 1 for grey.")]
+Limit = Annotated[float, typer.Option(metavar="SHARE", help="Share of images that may be left out, from 0 to 1.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace OUT where it is a packed folder.")]
 Pipe = Annotated[bool, typer.Option("--allow-pipe", help="Run the command of a pipe: source.")]
 
@@ -65,6 +66,7 @@ def pack(
     image_size: ImageSize = "64",
     split: Split = None,
     channels: Channels = 3,
+    limit: Limit = 0.01,
     overwrite: Overwrite = False,
     allow_pipe: Pipe = False,
     as_json: Json = False,
@@ -84,7 +86,7 @@ def pack(
     for name, part in splits.items():
         target = Path(out).expanduser() if alone else Path(out).expanduser() / name
         with _progress(f"packing {name}") as told:
-            report = run(part, target, size, overwrite=overwrite, channels=channels, progress=told)
+            report = run(part, target, size, overwrite=overwrite, channels=channels, limit=limit, progress=told)
         skipped = [{"name": name, "reason": reason} for name, reason in report.skipped]
         documents.append({"split": name, "path": str(target), "images": report.count, "skipped": skipped})
     if as_json:

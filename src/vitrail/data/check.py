@@ -57,7 +57,7 @@ class Findings:
 class SplitReport:
     """What one split holds.
 
-    `problems` by kind: empty, unreadable, truncated, misnamed, tiny, huge, extreme, left_out, read_already.
+    `problems` by kind: empty, unreadable, truncated, misnamed, tiny, huge, extreme, left_out, read_already, ignored.
     `traits` by kind: grey, alpha, cmyk, sixteen_bit, animated, which are decoded and merely worth knowing.
     """
 
@@ -104,6 +104,9 @@ def check_data(splits: Mapping[str, Source], *, progress: Progress | None = None
         for place, reason in getattr(source, "problems", ()):
             kind = "read_already" if reason == AGAIN else "left_out"
             reports[split].problems.setdefault(kind, Findings()).add(f"{place}: {reason}")
+        if ignored := getattr(source, "ignored", 0):
+            names = [f"{name}: {_why_ignored(name)}" for name in getattr(source, "ignored_names", ())]
+            reports[split].problems["ignored"] = Findings(ignored, names[:EXAMPLES])
         for index in range(len(source)):
             found = _look_at(source, index, reports[split])
             if found is not None:
@@ -136,6 +139,10 @@ def _class_counts(source: Source) -> dict[str, int]:
     labels = np.asarray(source.labels)
     counts = np.bincount(labels[labels >= 0], minlength=len(source.class_names))
     return {name: int(count) for name, count in zip(source.class_names, counts, strict=False)}
+
+
+def _why_ignored(name: str) -> str:
+    return "no image by its suffix" if "/" in name else "in no class folder"
 
 
 def _look_at(source: Source, index: int, report: SplitReport) -> bytes | None:

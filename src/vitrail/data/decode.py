@@ -114,9 +114,12 @@ class OpenImage:
             image.draft(image.mode, (self.width // shrink, self.height // shrink))
         image.seek(0)  # of an animation the first frame
         image.load()
+        depth = self._data[24] if self.format == "PNG" else 8  # bits a channel, of the header
+        if depth == 16 and image.mode == "RGB" and "transparency" in image.info:
+            image = _with_deep_alpha(image, self._data)
         if self.orientation > 1:
             image = ImageOps.exif_transpose(image)
-        return _to_array(image)
+        return _to_array(image, depth)
 
 
 def decode(data: bytes, channels: int = 3) -> Pixels:
@@ -191,24 +194,41 @@ def _cut(whole: Pixels, box: Box, height: int, width: int) -> Pixels:
     return whole[top:bottom, left:right]
 
 
-def _to_array(image: Image.Image) -> Pixels:
-    """Give the pixels of any mode in 8 bits, grey or RGB; what is transparent is white behind."""
-    mode = image.mode
+def _with_deep_alpha(image: Image.Image, data: bytes) -> Image.Image:
+    """Make the one transparent colour of a PNG with 16 bits a channel its alpha: the library keeps but the high 8."""
+    again = Image.open(io.BytesIO(data), formats=("PNG",))
+    again.tile = [tile._replace(args="RGB;16L") for tile in again.tile]  # in the wrong order the low 8 come out
+    colour = np.array(image.info["transparency"])
+    clear = ((np.asarray(image) == colour >> 8) & (np.asarray(again) == colour & 255)).all(axis=2)
+    made = image.copy()
+    made.putalpha(Image.fromarray(np.where(clear, 0, 255).astype(np.uint8)))
+    return made
+
+
+def _to_array(image: Image.Image, depth: int = 8) -> Pixels:
+    """Give the pixels of any mode in 8 bits, grey or RGB; what is transparent is white behind.
+
+    A PNG may have one transparent colour, which is compared as the file keeps it, in `depth` bits.
+    """
+    mode, clear = image.mode, image.info.get("transparency")
     if mode in ("I;16", "I;16B", "I;16L", "I;16N", "I"):
         numbers: Any = np.asarray(image).astype(np.int64)
         if numbers.min() < 0 or numbers.max() > 65535:
             raise ImageError(f"numbers from {numbers.min()} to {numbers.max()}; expected 16 bits at most")
-        return ((numbers + 128) // 257).astype(np.uint8)[:, :, None]  # 65535 is 255
+        levels = ((numbers + 128) // 257).astype(np.uint8)  # 65535 is 255
+        return (levels if clear is None else np.where(numbers == clear, 255, levels).astype(np.uint8))[:, :, None]
     if mode == "F":
         raise ImageError("floating-point pixels, whose range is not said")
-    if mode in ("RGBA", "LA", "PA", "La", "RGBa") or (mode in ("P", "L", "RGB") and "transparency" in image.info):
+    if mode in ("RGBA", "LA", "PA", "La", "RGBa") or (mode in ("P", "RGB") and clear is not None):
         layer = image.convert("RGBA")
         behind = Image.new("RGBA", layer.size, (255, 255, 255, 255))
         return np.asarray(Image.alpha_composite(behind, layer).convert("RGB"))
-    if mode == "1":
-        image = image.convert("L")
-    if image.mode == "L":
-        return np.asarray(image)[:, :, None]
+    if mode in ("1", "L"):
+        grey = np.asarray(image if mode == "L" else image.convert("L"))
+        if clear is not None:
+            most = (1 << depth) - 1  # which the library has made 255
+            grey = np.where(grey == (clear & most) * 255 // most, 255, grey).astype(np.uint8)
+        return grey[:, :, None]
     return np.asarray(image if mode == "RGB" else image.convert("RGB"))
 
 

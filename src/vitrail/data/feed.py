@@ -1,16 +1,23 @@
-"""Batches as training and evaluation take them: finished in the workers, or on the GPU where the model is."""
+"""Batches as training and evaluation take them: finished in the workers, or on the GPU where the model is.
 
-from collections.abc import Iterator
+Where images are augmented does not change them. On a GPU it costs the model time; in workers it takes cores.
+"""
+
+from collections.abc import Generator, Iterator
 
 import torch
 
 from vitrail.config.augment import Augmentation
 from vitrail.config.card import Preprocessing
+from vitrail.config.recipe import Augmenting
 from vitrail.data.loader import Batch, Loader
 from vitrail.data.source import Source
 from vitrail.data.take import EvaluationTake, TrainTake
-from vitrail.data.transforms import finish
+from vitrail.data.transforms import augment, draw_slots, finish
+from vitrail.ops.order import draws
 
+MANY_WORKERS, LARGE_SIDE = 8, 128  # from which on workers augment, where it is left to us
+CHUNK = 32  # images that a worker augments at once: what they need beside stays in its core's cache
 STILL = Augmentation(crop="squash", flip=False)  # nothing random
 
 
@@ -20,7 +27,19 @@ class Finish:
     def __init__(self, config: Augmentation, preprocessing: Preprocessing, classes: int, seed: int) -> None:
         self.config, self.preprocessing, self.classes, self.seed = config, preprocessing, classes, seed
 
-    def __call__(self, batch: Batch) -> Batch:
+    def augment(self, batch: Batch) -> Batch:
+        """Flip and augment alone, in whole levels."""
+        if not len(batch.labels):
+            return batch
+        slots = draw_slots(self.config).items()
+        u = {what: draws(batch.samples.numpy(), count, self.seed, batch.epoch, what) for what, count in slots}
+        images = torch.empty_like(batch.images)
+        for start in range(0, len(images), CHUNK):
+            some = slice(start, start + CHUNK)
+            images[some] = augment(batch.images[some], {what: part[some] for what, part in u.items()}, self.config)
+        return batch._replace(images=images)
+
+    def __call__(self, batch: Batch, *, augmented: bool = False) -> Batch:
         """Give float images and the shares of the classes."""
         made = finish(
             batch.images,
@@ -33,6 +52,7 @@ class Finish:
             self.seed,
             batch.epoch,
             batch.absent.numpy(),
+            augmented=augmented,
         )
         return batch._replace(images=made.images, targets=made.targets)
 
@@ -40,23 +60,54 @@ class Finish:
 class Feed:
     """A loader and what comes after it: on the CPU in its workers; on a GPU there, to which uint8 goes."""
 
-    def __init__(self, loader: Loader, after: Finish, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, loader: Loader, after: Finish, device: torch.device | str = "cpu", augmenting: Augmenting = "auto"
+    ) -> None:
         self.loader, self.after, self.device = loader, after, torch.device(device)
-        loader.after = after if self.device.type == "cpu" else None
+        many = loader.workers >= MANY_WORKERS and min(loader.shape[1:]) >= LARGE_SIDE
+        self.augmented = augmenting == "workers" or (augmenting == "auto" and many)
+        loader.pins = self.device.type == "cuda"
+        loader.after = after if self.device.type == "cpu" else after.augment if self.augmented else None
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+    def epoch(self, epoch: int, start: int = 0) -> Generator[Batch]:
         """Give the batches of one epoch, from a step on."""
-        yield from map(self._place, self.loader.epoch(epoch, start))
+        yield from self._placed(self.loader.epoch(epoch, start))
 
-    def stream(self, start: int = 0) -> Iterator[Batch]:
+    def stream(self, start: int = 0) -> Generator[Batch]:
         """Give batches without end, from a step of the whole run on."""
-        yield from map(self._place, self.loader.stream(start))
+        yield from self._placed(self.loader.stream(start))
+
+    def _placed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Give batches where the model is; a GPU gets the next one, on a stream of its own, while it works on this."""
+        if self.device.type != "cuda":
+            yield from batches if self.device.type == "cpu" else map(self._place, batches)
+            return
+        side = torch.cuda.Stream(self.device)
+        ready: tuple[Batch, torch.cuda.Event] | None = None
+        for batch in batches:
+            with torch.cuda.stream(side):
+                placed = self._place(batch)
+                event = torch.cuda.Event()
+                event.record(side)
+            if ready is not None:
+                yield _hand_over(*ready)
+            ready = placed, event
+        if ready is not None:
+            yield _hand_over(*ready)
 
     def _place(self, batch: Batch) -> Batch:
-        if self.device.type == "cpu":
-            return batch
         images, labels = (part.pin_memory().to(self.device, non_blocking=True) for part in (batch.images, batch.labels))
-        return self.after(batch._replace(images=images, labels=labels))
+        return self.after(batch._replace(images=images, labels=labels), augmented=self.augmented)
+
+
+def _hand_over(batch: Batch, event: torch.cuda.Event) -> Batch:
+    """Let the stream that works wait for a batch, and keep its memory until that stream is done with it."""
+    stream = torch.cuda.current_stream()
+    stream.wait_event(event)
+    for part in (batch.images, batch.labels, batch.targets):
+        if part is not None:
+            part.record_stream(stream)
+    return batch
 
 
 def train_feed(
@@ -73,8 +124,10 @@ def train_feed(
     ranks: int = 1,
     limit: float = 0.01,
     device: torch.device | str = "cpu",
+    augmenting: Augmenting = "auto",
+    full: bool = False,
 ) -> Feed:
-    """Feed training: shuffled, cropped, augmented, mixed."""
+    """Feed training: shuffled, cropped, augmented, mixed; smaller last steps of an epoch are left out where `full`."""
     mixes = bool(augmentation.mixup or augmentation.cutmix)
     loader = Loader(
         source,
@@ -86,8 +139,9 @@ def train_feed(
         ranks=ranks,
         block=augmentation.mix_block if mixes else 1,
         limit=limit,
+        full=full,
     )
-    return Feed(loader, Finish(augmentation, preprocessing, len(source.class_names), seed), device)
+    return Feed(loader, Finish(augmentation, preprocessing, len(source.class_names), seed), device, augmenting)
 
 
 def evaluation_feed(

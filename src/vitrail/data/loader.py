@@ -4,7 +4,7 @@ A step is a stretch of the epoch's order, so a run resumes at any step at once. 
 out, counted and listed, never replaced by another; past a limit the run stops.
 """
 
-import itertools
+import signal
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,18 +12,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from vitrail.config.check import rate, whole
 from vitrail.data.decode import ImageError, Pixels
+from vitrail.data.order import Share, Turn
 from vitrail.data.source import Source
-from vitrail.errors import ConfigError, DataError
-from vitrail.ops.order import shuffled
+from vitrail.errors import DataError
 
 # From what a source holds of a sample, its number and the epoch, to uint8 C H W.
 Take = Callable[[bytes | Pixels, int, int], Tensor]
+AHEAD = 2  # turns that a worker is given before it is done with one
 LISTED = 1000  # bad images that are remembered by name; all are counted
 
 
@@ -50,7 +50,7 @@ class Batch(NamedTuple):
 
 
 class Loader:
-    """Reads a source in batches; the last one of an epoch is as large as what is left."""
+    """Reads a source in batches; the last one of an epoch is as large as what is left, or is left out where `full`."""
 
     def __init__(
         self,
@@ -65,22 +65,20 @@ class Loader:
         ranks: int = 1,
         block: int = 1,
         limit: float = 0.01,
+        full: bool = False,
         after: Callable[[Batch], Batch] | None = None,
     ) -> None:
         self.source, self.take, self.shuffle = source, take, shuffle
         self.after = after  # what a worker does to a whole batch
+        self.pins = False  # whether batches come in pinned memory, for a GPU
         self.batch, self.seed = whole("batch", batch), whole("seed", seed, least=0)
         self.workers, self.ranks = whole("workers", workers, least=0), whole("ranks", ranks)
         self.rank, self.block = whole("rank", rank, least=0, most=self.ranks - 1), whole("block", block)
         self.limit = rate("limit", limit)
         self.bad: dict[int, Skip | None] = {}
-        if not len(source):
-            raise DataError("the source holds no images. Check its path.")
-        if self.batch % (self.ranks * self.block):
-            raise ConfigError(
-                f"the batch of {self.batch} must be shared evenly by {self.ranks} ranks in blocks of {self.block}. "
-                f"Take a multiple of {self.ranks * self.block}."
-            )
+        ahead = max(self.workers * AHEAD, 1)
+        share = Share(batch=self.batch, rank=self.rank, ranks=self.ranks, block=self.block, ahead=ahead, full=full)
+        self.order = source.order(share, seed=self.seed, shuffle=shuffle)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -91,43 +89,31 @@ class Loader:
     @property
     def steps(self) -> int:
         """Steps of an epoch; the last may be smaller."""
-        return -(-len(self.source) // self.batch)
-
-    def places(self, step: int) -> NDArray[np.int64]:
-        """Give this rank's places of the epoch's order at a step: whole blocks, in turn."""
-        start = step * self.batch
-        stop = min(start + self.batch, len(self.source))
-        blocks = -(-(stop - start) // self.block)
-        low, high = (start + blocks * rank // self.ranks * self.block for rank in (self.rank, self.rank + 1))
-        return np.arange(low, min(high, stop), dtype=np.int64)
-
-    def samples(self, places: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
-        """Give the samples at places of an epoch's order."""
-        return shuffled(places, len(self.source), self.seed, epoch) if self.shuffle else places
+        return self.order.steps
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """Give the batches of one epoch, from a step on."""
-        yield from self._read((epoch, step) for step in range(start, self.steps))
+        yield from self._read(self.order.epoch(epoch, start))
 
     def stream(self, start: int = 0) -> Iterator[Batch]:
         """Give batches without end, epoch after epoch, from a step of the whole run on."""
-        yield from self._read(divmod(step, self.steps) for step in itertools.count(start))
+        yield from self._read(self.order.stream(start))
 
-    def _read(self, turns: Iterator[tuple[int, int]]) -> Iterator[Batch]:
-        reader = _Reader(self)
-        with _loading(reader, turns, self.workers) as batches:
+    def _read(self, turns: Iterator[Turn]) -> Iterator[Batch]:
+        reader = _Reader(self.source, self.take, self.shape, self.after)
+        with _loading(reader, turns, self.workers, pins=self.pins) as batches:
             for batch in batches:
-                self._note(batch.skipped)
+                self.note(batch.skipped)
                 yield batch
 
-    def _note(self, skipped: tuple[Skip, ...]) -> None:
+    def note(self, skipped: tuple[Skip, ...]) -> None:
         """Count what was left out, each image once, and stop past the limit."""
         for skip in skipped:
             self.bad.setdefault(skip.sample, skip if len(self.bad) < LISTED else None)
-        if len(self.bad) > self.limit * len(self.source) / self.ranks:  # each rank sees its share
+        if len(self.bad) > self.limit * self.order.size:
             some = "; ".join(f"{skip.name}: {skip.reason}" for skip in list(self.bad.values())[:5] if skip)
             raise DataError(
-                f"{len(self.bad):,} of {len(self.source):,} images cannot be read, over the limit of {self.limit:.1%}: "
+                f"{len(self.bad):,} of {self.order.size:,} images cannot be read, over the limit of {self.limit:.1%}: "
                 f"{some}. Repair or remove them (vitrail data check lists all), or allow more with limit=..."
             )
 
@@ -135,24 +121,23 @@ class Loader:
 class _Reader(Dataset[Batch]):
     """What a worker holds: reads the samples of a turn, in its own process."""
 
-    def __init__(self, loader: Loader) -> None:
-        self.loader = loader
+    def __init__(
+        self, source: Source, take: Take, shape: tuple[int, int, int], after: Callable[[Batch], Batch] | None
+    ) -> None:
+        self.source, self.take, self.shape, self.after = source, take, shape, after
 
-    def __getitem__(self, turn: tuple[int, int]) -> Batch:
-        epoch, step = turn
-        loader = self.loader
-        places = loader.places(step)
-        samples = loader.samples(places, epoch)
+    def __getitem__(self, turn: Turn) -> Batch:
+        epoch, step, samples, places = turn
         images, kept, skipped = [], [], []
         for index, sample in enumerate(samples.tolist()):
             try:
-                images.append(loader.take(loader.source.read(sample), sample, epoch))
+                images.append(self.take(self.source.read(sample), sample, epoch))
                 kept.append(index)
             except ImageError as error:
-                skipped.append(Skip(sample, loader.source.name(sample), str(error)))
+                skipped.append(Skip(sample, self.source.name(sample), str(error)))
         batch = Batch(
-            images=torch.stack(images) if images else torch.empty(0, *loader.shape, dtype=torch.uint8),
-            labels=torch.from_numpy(loader.source.labels[samples[kept]]),
+            images=torch.stack(images) if images else torch.empty(0, *self.shape, dtype=torch.uint8),
+            labels=torch.from_numpy(self.source.labels_of(samples[kept])),
             samples=torch.from_numpy(samples[kept]),
             places=torch.from_numpy(places[kept]),
             absent=torch.from_numpy(np.delete(places, kept)),
@@ -160,11 +145,11 @@ class _Reader(Dataset[Batch]):
             step=step,
             skipped=tuple(skipped),
         )
-        return batch if loader.after is None else loader.after(batch)
+        return batch if self.after is None else self.after(batch)
 
 
 @contextmanager
-def _loading(reader: _Reader, turns: Iterator[tuple[int, int]], workers: int) -> Iterator[Iterator[Batch]]:
+def _loading(reader: _Reader, turns: Iterator[Turn], workers: int, *, pins: bool) -> Iterator[Iterator[Batch]]:
     """Read turns here, or in worker processes that are stopped at the end."""
     if workers == 0:
         yield (reader[turn] for turn in turns)
@@ -178,9 +163,11 @@ def _loading(reader: _Reader, turns: Iterator[tuple[int, int]], workers: int) ->
             num_workers=workers,
             worker_init_fn=_start,
             collate_fn=_as_it_is,
-            prefetch_factor=2,
+            prefetch_factor=AHEAD,
+            pin_memory=pins,
         )
-        batches = iter(loading)
+        with _undisturbed():
+            batches = iter(loading)
     try:
         yield batches
     finally:
@@ -189,8 +176,22 @@ def _loading(reader: _Reader, turns: Iterator[tuple[int, int]], workers: int) ->
             stop()
 
 
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Hold Ctrl-C and SIGTERM back; processes begun meanwhile never get them: they are for the one that they serve."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _start(worker: int) -> None:
-    """Give a worker one thread: there are as many workers as cores."""
+    """Give a worker one thread, as there are as many workers as cores."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
 
 

@@ -10,6 +10,7 @@ from vitrail.data.sources.folder import folder_splits
 from vitrail.data.sources.idx import idx_splits
 from vitrail.data.sources.packed import PackedSource
 from vitrail.data.sources.parquet import parquet_splits
+from vitrail.data.sources.remote import open_remote
 from vitrail.data.sources.sample import sample_splits
 from vitrail.data.sources.synthetic import SyntheticSource
 from vitrail.data.sources.table import table_splits
@@ -27,7 +28,9 @@ def open_data(what: str | os.PathLike[str], *, allow_pipe: bool = False) -> Mapp
         return sample_splits()
     if text == "synthetic":
         return {split: SyntheticSource(count, 64, seed=seed) for seed, (split, count) in enumerate(SYNTHETIC.items())}
-    if text.startswith(("pipe:", "https://", "http://")) or ("{" in text and text.endswith(".tar")):
+    if text.startswith(("https://", "http://")):
+        return {"all": open_remote(text)}
+    if text.startswith("pipe:") or ("{" in text and text.endswith(".tar")):
         return {"all": TarSource(text, allow_pipe=allow_pipe)}
     if text.startswith("hf:"):
         return _usual(parquet_splits(fetch_dataset(text.removeprefix("hf:"))))

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.data.decode import Pixels
+from vitrail.data.order import Order, Share, WholeOrder
 
 
 class Source(ABC):
@@ -37,6 +38,14 @@ class Source(ABC):
     @abstractmethod
     def fingerprint(self) -> str:
         """A short text that changes when the samples do: names, order, labels; for caches and provenance."""
+
+    def labels_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Give the labels of the samples of a turn, which `order` has numbered."""
+        return self.labels[samples]
+
+    def order(self, share: Share, *, seed: int, shuffle: bool) -> Order:
+        """Say in which order the samples are read."""
+        return WholeOrder(len(self), share, seed=seed, shuffle=shuffle)
 
     def __len__(self) -> int:
         return len(self.labels)

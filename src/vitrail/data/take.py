@@ -25,7 +25,8 @@ class TrainTake:
         image = OpenImage(data) if isinstance(data, bytes) else data
         how = self.augmentation.resizing
         if self.augmentation.crop != "inception":
-            return evaluation_image(image, self.size, self._still, None if how == "antialias" else how, self.channels)
+            whole = image if isinstance(image, OpenImage) else to_tensor(image, self.channels)
+            return evaluation_image(whole, self.size, self._still, None if how == "antialias" else how, self.channels)
         height, width = (image.height, image.width) if isinstance(image, OpenImage) else image.shape[:2]
         u = draws(np.array([sample]), SLOTS, self.seed, epoch, Purpose.CROP)[0]
         box = inception_box(height, width, u, self.augmentation.area, self.augmentation.aspect)

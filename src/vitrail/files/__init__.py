@@ -3,7 +3,7 @@
 from vitrail.files.atomic import check_replaceable, new_folder, replacing, write_bytes, writing
 from vitrail.files.cache import cache_folder, is_offline
 from vitrail.files.checksums import SUMS, sha256_of, verify_sums, write_sums
-from vitrail.files.download import fetch
+from vitrail.files.download import fetch, fetch_if_there, place_of, recorded_sum
 from vitrail.files.hub import fetch_dataset, fetch_repository
 
 __all__ = [
@@ -12,9 +12,12 @@ __all__ = [
     "check_replaceable",
     "fetch",
     "fetch_dataset",
+    "fetch_if_there",
     "fetch_repository",
     "is_offline",
     "new_folder",
+    "place_of",
+    "recorded_sum",
     "replacing",
     "sha256_of",
     "verify_sums",

@@ -75,14 +75,16 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 @contextmanager
-def new_folder(path: str | os.PathLike[str], *, overwrite: bool, ours: Collection[str] | None = None) -> Iterator[Path]:
+def new_folder(
+    path: str | os.PathLike[str], *, overwrite: bool, ours: Collection[str] | None = None, mark: str = MARK
+) -> Iterator[Path]:
     """Yield a hidden folder beside `path` that is renamed to it last of all; on any error nothing is left of it.
 
-    A folder that holds other files than `ours` is never overwritten.
+    A folder that lacks the file `mark`, or holds other files than `ours`, is never overwritten.
     """
     path = Path(os.path.realpath(path))
     with writing(path):
-        check_replaceable(path, overwrite=overwrite, ours=ours)
+        check_replaceable(path, overwrite=overwrite, ours=ours, mark=mark)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = _beside(path)
         temporary.mkdir()
@@ -91,7 +93,7 @@ def new_folder(path: str | os.PathLike[str], *, overwrite: bool, ours: Collectio
             for written in (*temporary.rglob("*"), temporary):
                 sync(written)
             # Saving can take minutes: somebody else may have taken the name meanwhile.
-            check_replaceable(path, overwrite=overwrite, ours=ours)
+            check_replaceable(path, overwrite=overwrite, ours=ours, mark=mark)
             _move_in(temporary, path)
             sync(path.parent)
         except BaseException:  # Ctrl-C too
@@ -104,7 +106,7 @@ def _beside(path: Path) -> Path:
     return path.with_name(f".{path.stem}.{secrets.token_hex(6)}{path.suffix}")
 
 
-def check_replaceable(path: Path, *, overwrite: bool, ours: Collection[str] | None = None) -> None:
+def check_replaceable(path: Path, *, overwrite: bool, ours: Collection[str] | None = None, mark: str = MARK) -> None:
     """Refuse a name that is taken, unless it may be overwritten and nothing of somebody else's would be lost."""
     if not os.path.lexists(path):
         return
@@ -114,9 +116,9 @@ def check_replaceable(path: Path, *, overwrite: bool, ours: Collection[str] | No
         return
     if not overwrite:
         raise CheckpointError(f"{path} exists already and is not empty. Choose another name, or say overwrite.")
-    if not (path / MARK).is_file():
+    if not (path / mark).is_file():
         raise CheckpointError(
-            f"will not overwrite {path}: it has no {MARK}, so it is no saved model, and its files would be lost. "
+            f"will not overwrite {path}: it has no {mark}, so it is none of ours, and its files would be lost. "
             "Choose another name, or remove the folder yourself."
         )
     others = [] if ours is None else sorted(file.name for file in path.iterdir() if file.name not in ours)

@@ -24,10 +24,10 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
         raise CheckpointError(f"cannot read {os.fspath(path)}: {error.strerror or error}. Check the path.") from error
 
 
-def write_sums(folder: str | os.PathLike[str]) -> None:
-    """Write the checksum of every plain file of a folder into its SHA256SUMS."""
+def write_sums(folder: str | os.PathLike[str], names: Collection[str] | None = None) -> None:
+    """Write the checksum of every plain file of a folder, or of some, into its SHA256SUMS."""
     folder = Path(folder)
-    names = sorted(_plain_files(folder))
+    names = sorted(_plain_files(folder) if names is None else names)
     for name in names:
         if not LINE.fullmatch(f"{'0' * 64}  {name}"):
             raise CheckpointError(f"{folder}: the name {name!r} cannot stand in {SUMS}. Rename the file.")

@@ -1,5 +1,6 @@
 """Files from the net, fetched once: checked on every use, and used without the network ever after."""
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -12,8 +13,8 @@ from vitrail.files.atomic import sync, write_bytes, writing
 from vitrail.files.cache import cache_folder, offline_variable
 from vitrail.files.checksums import sha256_of
 from vitrail.files.partial import Part
-from vitrail.files.progress import Progress, say
-from vitrail.files.transfer import ELSEWHERE, transfer
+from vitrail.files.progress import Progress, Silence, say
+from vitrail.files.transfer import ELSEWHERE, RefusedError, transfer
 
 try:
     import fcntl
@@ -21,10 +22,14 @@ except ImportError:  # Windows
     fcntl = None
 
 
-def fetch(url: str) -> Path:
+# What a server says of a file that is not there; stores that do not list their files say 403.
+ABSENT = (403, 404, 410)
+
+
+def fetch(url: str, *, quiet: bool = False) -> Path:
     """Bring an https file into the cache, once, and give its path; `#sha256=HEX` is checked on every use."""
     address = parse(url)
-    file = cache_folder() / "downloads" / address.key
+    file = place_of(url)
     # Looked at before the lock, so that a cache that may only be read can be used.
     damage = _damage(file, address)
     if damage is None:
@@ -43,10 +48,34 @@ def fetch(url: str) -> Path:
                 say(f"{damage}. It is downloaded again.")
                 file.unlink()
             part = Part(_with(file, ".part"))
-            with Progress(address.name) as progress:
+            with Silence(address.name) if quiet else Progress(address.name) as progress:
                 transfer(address, part, progress)
             _keep(file, part, address)
     return file
+
+
+def fetch_if_there(url: str) -> Path | None:
+    """Bring a file that may be missing on its server; None where it is."""
+    try:
+        return fetch(url, quiet=True)
+    except RefusedError as error:
+        if error.code in ABSENT:
+            return None
+        raise
+
+
+def place_of(url: str) -> Path:
+    """Say where an address's file lies in the cache, whether or not it has been fetched."""
+    return cache_folder() / "downloads" / parse(url).key
+
+
+def recorded_sum(file: Path) -> str | None:
+    """The sha256 of a file when it was last fetched; the record outlives the file."""
+    try:
+        recorded = json.loads(_with(file, ".json").read_bytes())["sha256"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return recorded if isinstance(recorded, str) else None
 
 
 def _damage(file: Path, address: Address) -> str | None:
@@ -54,20 +83,12 @@ def _damage(file: Path, address: Address) -> str | None:
     if not file.is_file():
         return f"{file.name} is not in the cache {file.parent}"
     got = sha256_of(file)
-    expected = address.sha256 or _recorded(file)
+    expected = address.sha256 or recorded_sum(file)
     if expected is None:
         return f"{file} has no record of its checksum"
     if got != expected:
         return f"{file} is damaged, or another file than asked for: expected sha256 {expected}, got {got}"
     return None
-
-
-def _recorded(file: Path) -> str | None:
-    try:
-        recorded = json.loads(_with(file, ".json").read_bytes())["sha256"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return recorded if isinstance(recorded, str) else None
 
 
 def _keep(file: Path, part: Part, address: Address) -> None:
@@ -99,7 +120,11 @@ def _locked(file: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX)
         except OSError:
             pass  # a file system without locks
-        yield
+        try:
+            yield
+        finally:  # said, since a process that was forked meanwhile holds the file open too
+            with contextlib.suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_UN)
 
 
 def _with(file: Path, ending: str) -> Path:

@@ -77,6 +77,13 @@ class Progress:
         return "  ".join(parts)
 
 
+class Silence(Progress):
+    """Nothing is told: of what nobody waits for."""
+
+    def begin(self, done: int, total: int | None) -> None:
+        """Start, and say nothing."""
+
+
 def _megabytes(count: float) -> str:
     return f"{count / 1e6:,.0f}" if count >= 1e7 else f"{count / 1e6:.1f}"
 

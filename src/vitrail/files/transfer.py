@@ -23,6 +23,14 @@ CHUNK = 1 << 20
 ELSEWHERE = "or download the file elsewhere and give its path"
 
 
+class RefusedError(CheckpointError):
+    """The server was reached and does not give the file."""
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code  # of HTTP
+
+
 class _CutError(Exception):
     """The connection ended before the file did."""
 
@@ -84,7 +92,7 @@ def _receive(address: Address, part: Part, progress: Progress) -> None:
                     return  # all was there already
                 part.clear()
                 raise _CutError("the server's file is another than before") from error
-            raise CheckpointError(_refusal(error.code, address)) from error
+            raise RefusedError(_refusal(error.code, address), error.code) from error
     except (OSError, http.client.HTTPException) as error:
         raise _UnreachableError(str(getattr(error, "reason", error)) or type(error).__name__) from error
     with response:

@@ -21,7 +21,8 @@ from vitrail.files import cache_folder, replacing
 SUFFIXES = {"jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "jp2", "avif"}
 SPLITS = {"train": "train", "val": "val", "validation": "val", "test": "test"}
 LARGEST = 512 << 20  # bytes of an image file
-FORMAT = 1  # of the remembered list
+NAMED = 20  # files that are no images, of which the names are kept; all are counted
+FORMAT = 2  # of the remembered list
 AGAIN = "leads to a folder that was read already"
 
 
@@ -35,13 +36,15 @@ class Index:
     folders: list[str]
     changed: NDArray[np.int64]  # ns
     ignored: int
+    ignored_names: list[str]
     problems: list[tuple[str, str]]
 
 
 class FolderSource(Source):
     """The images of `root/class/**`, by class and path; `class_names` may name more classes than the folder has.
 
-    `ignored` counts files that are no images; `problems` lists folders that were not read, with the reason.
+    `ignored` counts files that are no images, `ignored_names` are the first of them; `problems` lists folders that were
+    not read, with the reason.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, class_names: tuple[str, ...] | None = None) -> None:
@@ -55,7 +58,7 @@ class FolderSource(Source):
         numbers = {name: number for number, name in enumerate(self.class_names)}
         self._labels = np.array([numbers[name] for name in index.class_names], dtype=np.int64)[index.labels]
         self._names = Names(index.names)
-        self.ignored = index.ignored
+        self.ignored, self.ignored_names = index.ignored, index.ignored_names
         self.problems = index.problems
         self._fingerprint = fingerprint_of("\0".join(index.names), self._labels, "\0".join(self.class_names))
 
@@ -162,7 +165,8 @@ def _scan(root: Path) -> Index:
     visited: dict[str, int] = {}
     problems: list[tuple[str, str]] = []
     seen: set[tuple[int, int]] = set()
-    folders, links, ignored = deque([""]), deque[str](), 0
+    folders, links = deque([""]), deque[str]()
+    ignored, ignored_names = 0, list[str]()
     while folders or links:
         folder = folders.popleft() if folders else links.popleft()
         path = os.path.join(root, folder)
@@ -191,11 +195,13 @@ def _scan(root: Path) -> Index:
                 images.append((number, relative))
             else:
                 ignored += 1
+                if ignored <= NAMED:
+                    ignored_names.append(relative)
     images.sort()
     names = [name for _, name in images]
     labels = np.array([number for number, _ in images], dtype=np.int64)
     changed = np.array(list(visited.values()), dtype=np.int64)
-    return Index(names, labels, tuple(class_names), list(visited), changed, ignored, problems)
+    return Index(names, labels, tuple(class_names), list(visited), changed, ignored, ignored_names, problems)
 
 
 def _is_recent(changed: NDArray[np.int64], now: int) -> bool:
@@ -212,7 +218,8 @@ def _memory_of(root: Path) -> Path | None:
 
 
 def _remember(path: Path, index: Index) -> None:
-    parts = [index.names, index.class_names, index.folders, [text for problem in index.problems for text in problem]]
+    problems = [text for problem in index.problems for text in problem]
+    parts = [index.names, index.class_names, index.folders, index.ignored_names, problems]
     texts = np.frombuffer(
         "\0".join(text for part in parts for text in part).encode("utf-8", "surrogateescape"), np.uint8
     )
@@ -228,8 +235,8 @@ def _recall(root: Path, path: Path) -> Index | None:
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             (version, ignored, *lengths), labels, changed = file["numbers"].tolist(), file["labels"], file["changed"]
             texts = file["texts"].tobytes().decode("utf-8", "surrogateescape").split("\0")
-        ends = [sum(lengths[: part + 1]) for part in range(4)]
-        names, class_names, folders, problems = (
+        ends = [sum(lengths[: part + 1]) for part in range(5)]
+        names, class_names, folders, ignored_names, problems = (
             texts[end - length : end] for end, length in zip(ends, lengths, strict=True)
         )
         sound = version == FORMAT and len(texts) == ends[-1] and labels.dtype == changed.dtype == np.int64
@@ -238,6 +245,6 @@ def _recall(root: Path, path: Path) -> Index | None:
         if not sound or any(os.stat(os.path.join(root, folder)).st_mtime_ns != then for folder, then in stamps):
             return None
         pairs = list(zip(problems[::2], problems[1::2], strict=True))
-        return Index(names, labels, tuple(class_names), folders, changed, ignored, pairs)
+        return Index(names, labels, tuple(class_names), folders, changed, ignored, ignored_names, pairs)
     except Exception:  # a damaged file stops its reader in many types
         return None

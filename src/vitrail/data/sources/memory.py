@@ -61,16 +61,20 @@ def fingerprint_of(*parts: str | NDArray[Any]) -> str:
     return total.hexdigest()[:16]
 
 
-def checked_names(class_names: Sequence[str]) -> tuple[str, ...]:
-    """Read the names of classes: texts, at least one, each once."""
-    names = () if isinstance(class_names, str) else tuple(class_names)
-    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-        raise ConfigError(f"class_names must be one or more texts, each once; got {class_names!r:.200}.")
+def checked_names(class_names: Sequence[str], *, least: int = 1) -> tuple[str, ...]:
+    """Read the names of classes: texts, each once, and not fewer than `least`."""
+    names = tuple(class_names)
+    texts = not isinstance(class_names, str) and all(isinstance(name, str) for name in names)
+    if not texts or len(names) < least or len(set(names)) < len(names):
+        few = "one or more texts" if least else "texts"
+        raise ConfigError(f"class_names must be {few}, each once; got {class_names!r:.200}.")
     return names
 
 
-def checked_labels(labels: NDArray[Any] | Tensor | Sequence[int], count: int, classes: int) -> NDArray[np.int64]:
-    """Read whole numbers, one for each image, each the number of a class."""
+def checked_labels(
+    labels: NDArray[Any] | Tensor | Sequence[int], count: int, classes: int, *, least: int = 0
+) -> NDArray[np.int64]:
+    """Read whole numbers, one for each image, each the number of a class; -1, no label, where `least` allows it."""
     numbers = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     if numbers.dtype.kind not in "iu" or numbers.ndim != 1:
         raise ConfigError(
@@ -78,9 +82,9 @@ def checked_labels(labels: NDArray[Any] | Tensor | Sequence[int], count: int, cl
         )
     if len(numbers) != count:
         raise ConfigError(f"labels must be as many as the images, {count}; got {len(numbers)}.")
-    if int(numbers.min()) < 0 or int(numbers.max()) >= classes:
+    if int(numbers.min()) < least or int(numbers.max()) >= classes:
         raise ConfigError(
-            f"labels must be from 0 to {classes - 1} for {classes} class names; got {numbers.min()} to "
+            f"labels must be from {least} to {classes - 1} for {classes} class names; got {numbers.min()} to "
             f"{numbers.max()}. Name every class, and count them from 0."
         )
     return numbers.astype(np.int64)

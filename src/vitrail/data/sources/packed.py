@@ -2,8 +2,6 @@
 
 import json
 import os
-import secrets
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,13 +12,13 @@ import torch
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from vitrail.config.check import LARGEST_SIDE, as_size, whole
+from vitrail.config.check import LARGEST_SIDE, as_size, number, whole
 from vitrail.data.decode import ImageError, OpenImage, Pixels
 from vitrail.data.source import Source
 from vitrail.data.sources.memory import checked_labels, checked_names, fingerprint_of
 from vitrail.data.transforms.resize import resize
 from vitrail.errors import ConfigError, DataError
-from vitrail.files import SUMS, check_replaceable, new_folder, verify_sums, write_sums, writing
+from vitrail.files import SUMS, new_folder, verify_sums, write_sums
 
 CARD, IMAGES, LABELS = "packed.json", "images.npy", "labels.npy"
 FORMAT, VERSION = "vitrail packed images", 1
@@ -51,10 +49,10 @@ class PackedSource(Source):
                 whole("width", card["width"], most=LARGEST_SIDE),
                 whole("channels", card["channels"], most=3),
             )
-            self.class_names = checked_names(card["class_names"])
+            self.class_names = checked_names(card["class_names"], least=0)
             self.packed_from = str(card["source"])
             labels = np.load(self.folder / LABELS, allow_pickle=False)
-            self._labels = checked_labels(labels, self._shape[0], len(self.class_names))
+            self._labels = checked_labels(labels, self._shape[0], len(self.class_names), least=-1)
         except (ConfigError, KeyError, TypeError, ValueError, OSError) as error:
             raise DataError(f"{self.folder} is damaged: {error!s}. {AGAIN}") from error
         self._mapped: NDArray[np.uint8] | None = self._map()
@@ -64,7 +62,7 @@ class PackedSource(Source):
 
     @property
     def labels(self) -> NDArray[np.int64]:
-        """The label of every image."""
+        """The label of every image; -1 where it had none."""
         return self._labels
 
     @property
@@ -110,27 +108,23 @@ def pack(
     *,
     overwrite: bool,
     channels: int = 3,
+    limit: float = 0.01,
     progress: Callable[[int, int], None] | None = None,
 ) -> PackReport:
     """Decode every image, squash it to one size and write the packed folder; what cannot be decoded is left out.
 
-    `progress` is told how many images are done, and of how many.
+    Past `limit`, a share of the images, it stops and nothing is written. `progress` is told how many images are done,
+    and of how many.
     """
     size = as_size(image_size)
     if channels not in (1, 3):
         raise ConfigError(f"channels must be 1 or 3; got {channels!r}.")
+    if not 0 <= number("limit", limit) <= 1:
+        raise ConfigError(f"limit must be a share of the images, from 0 to 1; got {limit!r}.")
     if not len(source):
         raise DataError("expected a source with images to pack; it has none.")
-    target = Path(os.path.realpath(folder))
-    with writing(target):
-        _check_target(target, overwrite=overwrite)
-    # The new folder is complete before it takes the old one's place.
-    fresh = target.with_name(f".{target.name}.{secrets.token_hex(6)}") if _is_packed(target) else target
-    with new_folder(fresh, overwrite=False) as temporary:
-        report = _write(source, temporary, (*size, channels), progress)
-    if fresh != target:
-        _take_place(fresh, target)
-    return report
+    with new_folder(folder, overwrite=overwrite, ours=(CARD, IMAGES, LABELS, SUMS), mark=CARD) as temporary:
+        return _write(source, temporary, (*size, channels), limit, progress)
 
 
 def squash(pixels: Pixels, size: tuple[int, int]) -> Pixels:
@@ -142,7 +136,11 @@ def squash(pixels: Pixels, size: tuple[int, int]) -> Pixels:
 
 
 def _write(
-    source: Source, folder: Path, shape: tuple[int, int, int], progress: Callable[[int, int], None] | None
+    source: Source,
+    folder: Path,
+    shape: tuple[int, int, int],
+    limit: float,
+    progress: Callable[[int, int], None] | None,
 ) -> PackReport:
     kept: list[int] = []
     report = PackReport(0)
@@ -156,6 +154,7 @@ def _write(
                 kept.append(index)
             except ImageError as error:
                 report.skipped.append((source.name(index), str(error)))
+                _check_limit(report.skipped, len(source), limit)
             if progress is not None:
                 progress(index + 1, len(source))
         file.seek(0)
@@ -173,6 +172,15 @@ def _write(
     return PackReport(len(kept), report.skipped)
 
 
+def _check_limit(skipped: list[tuple[str, str]], count: int, limit: float) -> None:
+    if len(skipped) > limit * count:
+        some = "; ".join(f"{name}: {reason}" for name, reason in skipped[:5])
+        raise DataError(
+            f"{len(skipped):,} of {count:,} images cannot be read, over the limit of {limit:.1%}: {some}. Repair or "
+            "remove them (vitrail data check lists all), or allow more: limit=0.2, or --limit 0.2 of the command."
+        )
+
+
 def _write_header(file: BinaryIO, shape: tuple[int, ...]) -> None:
     npy.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
 
@@ -188,35 +196,6 @@ def _pixels(data: bytes | Pixels, shape: tuple[int, int, int]) -> Pixels:
     else:
         pixels = np.repeat(data, channels, axis=2)
     return squash(pixels, (height, width))
-
-
-def _is_packed(folder: Path) -> bool:
-    return (folder / CARD).is_file()
-
-
-def _check_target(target: Path, *, overwrite: bool) -> None:
-    if not (overwrite and _is_packed(target)):
-        check_replaceable(target, overwrite=overwrite)
-        return
-    if others := sorted(file.name for file in target.iterdir() if file.name not in (CARD, IMAGES, LABELS, SUMS)):
-        raise DataError(
-            f"will not overwrite {target}: it also holds {', '.join(others[:4])}, which would be lost. "
-            "Choose another name, or move them away."
-        )
-
-
-def _take_place(fresh: Path, target: Path) -> None:
-    old = fresh.with_name(f"{fresh.name}.old")
-    with writing(target):
-        try:
-            os.rename(target, old)
-            os.rename(fresh, target)
-        except BaseException:
-            if old.exists():
-                os.rename(old, target)
-            shutil.rmtree(fresh, ignore_errors=True)
-            raise
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _read_card(folder: Path) -> dict[str, Any]:

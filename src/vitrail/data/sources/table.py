@@ -41,6 +41,7 @@ class TableSource(Source):
         rows = list(_rows(self.path))
         if not rows:
             raise DataError(f"{path} names no image; expected a row for each, with its path and its label.")
+        _check_splits(self.path, rows)
         self.root = self.path.parent
         self.class_names = _class_names({row.label for row in rows})
         numbers = {name: number for number, name in enumerate(self.class_names)}
@@ -79,7 +80,7 @@ class TableSource(Source):
 
 
 def table_splits(path: str | os.PathLike[str]) -> dict[str, TableSource]:
-    """Open the splits of a table (train, val, test), or all of it where it has no column `split`."""
+    """Open the splits of a table (train, val, test), or all of it where its column `split` is empty or not there."""
     return TableSource(path).splits()
 
 
@@ -113,9 +114,21 @@ def _checked(path: Path, row: Row) -> Row:
         raise DataError(
             f"{where}: {row.path!r} leaves the folder of the table. Move the table up, or give an absolute path."
         )
-    if row.split is not None and row.split.lower() not in SPLITS:
+    if not (split := (row.split or "").strip().lower()):
+        return row._replace(split=None)
+    if split not in SPLITS:
         raise DataError(f"{where}: the split must be one of {', '.join(SPLITS)}; got {row.split!r}.")
-    return row if row.split is None else row._replace(split=SPLITS[row.split.lower()])
+    return row._replace(split=SPLITS[split])
+
+
+def _check_splits(path: Path, rows: list[Row]) -> None:
+    """Refuse rows without a split among rows that have one; where none has, there are no splits."""
+    without = [row for row in rows if row.split is None]
+    if 0 < len(without) < len(rows):
+        raise DataError(
+            f"{path}, line {without[0].line}: the split is empty, in {len(without):,} of {len(rows):,} rows; expected "
+            f"one of {', '.join(SPLITS)} in each, or in none. Fill it in, or delete the row."
+        )
 
 
 def _csv_rows(path: Path) -> Iterator[Row]:

@@ -69,8 +69,8 @@ class TarSource(Source):
         self._stamps = tuple((index["size"], index["mtime_ns"]) for index in indices)
         self._members = np.array(samples, dtype=np.int64)  # shard, offset, size
         self._names = Names(names)
-        given = tuple(class_names) if class_names is not None else _classes_beside(self.paths[0])
-        self._labels, self.class_names = _numbered(found, given, self.paths[0])
+        given = tuple(class_names) if class_names is not None else class_list(self.paths[0].with_name("classes.txt"))
+        self._labels, self.class_names = numbered(found, given, self.paths[0])
         self._labels.flags.writeable = False
         digest = hashlib.blake2b(self._members.tobytes() + self._labels.tobytes(), digest_size=16)
         for part in (*(index["headers"] for index in indices), *self.class_names):
@@ -154,9 +154,8 @@ def _local(text: str, *, allow_pipe: bool) -> Path:
     return file
 
 
-def _classes_beside(path: Path) -> tuple[str, ...] | None:
-    """Read classes.txt of the same folder, a name a line, where there is one."""
-    file = path.with_name("classes.txt")
+def class_list(file: Path) -> tuple[str, ...] | None:
+    """Read the names of classes, a name a line, where there is such a file."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -166,8 +165,8 @@ def _classes_beside(path: Path) -> tuple[str, ...] | None:
     return tuple(line.strip() for line in lines if line.strip())
 
 
-def _numbered(
-    found: Sequence[int | str | None], given: tuple[str, ...] | None, path: Path
+def numbered(
+    found: Sequence[int | str | None], given: tuple[str, ...] | None, path: Location
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Turn labels into numbers of classes; names without a list of them are numbered in their order."""
     kinds = {type(label) for label in found if label is not None}

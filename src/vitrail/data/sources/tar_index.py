@@ -6,13 +6,14 @@ import json
 import os
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.files import cache_folder, write_bytes
 
+Identity = Mapping[str, str | int]
 IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "jp2", "avif")
 LARGEST_LABEL = 1 << 16  # bytes
 LARGEST_IMAGE = 512 << 20
@@ -20,25 +21,40 @@ VERSION = 1  # of the indices kept
 PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
-def index_of(path: Path) -> dict[str, Any]:
-    """Give a tar file's index, from the cache where that is whole and the file is the same."""
+def index_of(path: Path, identity: Identity | None = None) -> dict[str, Any]:
+    """Give a tar file's index, from the cache where that is whole and the file is the same.
+
+    A file is known by its path, size and time, or by the `identity` given.
+    """
     try:
         stamp = path.stat()
-        identity = {"version": VERSION, "path": str(path), "size": stamp.st_size, "mtime_ns": stamp.st_mtime_ns}
-        key = hashlib.blake2b(json.dumps(identity).encode(), digest_size=16).hexdigest()
-        kept = cache_folder() / "tars" / f"{key}.json"
-        with contextlib.suppress(OSError):
-            digest, _, body = kept.read_bytes().partition(b"\n")
-            if digest == hashlib.blake2b(body, digest_size=16).hexdigest().encode():
-                return json.loads(body)
-        made = {**identity, **_look_through(path, stamp.st_size)}
+        identity = identity or {"path": str(path), "size": stamp.st_size, "mtime_ns": stamp.st_mtime_ns}
+        found = kept_index(identity)
+        if found is not None:
+            return found
+        made = {"version": VERSION, **identity, **_look_through(path, stamp.st_size)}
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror or error}. Check the path.") from error
     body = json.dumps(made, separators=(",", ":")).encode()
+    kept = _place(identity)
     with contextlib.suppress(OSError, CheckpointError):  # a cache that cannot be written to costs time, nothing else
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(kept, hashlib.blake2b(body, digest_size=16).hexdigest().encode() + b"\n" + body)
     return made
+
+
+def kept_index(identity: Identity) -> dict[str, Any] | None:
+    """Give the index that is kept of a tar file, which need not be there any more."""
+    with contextlib.suppress(OSError):
+        digest, _, body = _place(identity).read_bytes().partition(b"\n")
+        if digest == hashlib.blake2b(body, digest_size=16).hexdigest().encode():
+            return json.loads(body)
+    return None
+
+
+def _place(identity: Identity) -> Path:
+    described = json.dumps({"version": VERSION, **identity})
+    return cache_folder() / "tars" / f"{hashlib.blake2b(described.encode(), digest_size=16).hexdigest()}.json"
 
 
 def _look_through(path: Path, length: int) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class Purpose(IntEnum):
 
 
 class Finished(NamedTuple):
-    """What a step of training takes; targets are shares of the classes."""
+    """What a step of training takes; targets are shares of the classes, all zero where there is no label."""
 
     images: Float[Tensor, "B C H W"]
     targets: Float[Tensor, "B K"]
@@ -73,10 +73,13 @@ def finish(
     seed: int,
     epoch: int,
     absent: NDArray[np.integer] | None = None,
+    *,
+    augmented: bool = False,
 ) -> Finished:
     """Flip, three-augment, jitter, RandAugment, erase, scale and mix images that were cropped before.
 
-    `absent` are the places of the step whose images could not be decoded.
+    `absent` are the places of the step whose images could not be decoded. `augmented` images
+    have had everything but scaling and mixing.
     """
     if not len(images) == len(labels) == len(samples) == len(places):
         raise ShapeError(
@@ -86,7 +89,7 @@ def finish(
     if not len(images):  # a rank without a share of the last step
         return Finished(images.to(torch.float32), torch.zeros(0, classes, device=images.device))
     u = {purpose: draws(samples, count, seed, epoch, purpose) for purpose, count in draw_slots(config).items()}
-    real = scale(augment(images, u, config), preprocessing)
+    real = scale(images if augmented else augment(images, u, config), preprocessing)
     if Purpose.MIXING not in u:
         return Finished(real, mixing.soft_targets(labels, labels, torch.ones_like(real[:, 0, 0, 0]), classes))
     height, width = images.shape[-2:]

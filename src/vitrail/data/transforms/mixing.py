@@ -115,11 +115,14 @@ def cutmix(
 def soft_targets(
     labels: Int[Tensor, " B"], other: Int[Tensor, " B"], weight: Float[Tensor, " B"], classes: int
 ) -> Float[Tensor, "B K"]:
-    """Give each class the share of the image that is of it."""
+    """Give each class the share of the image that is of it; what has no label, -1, is of none."""
     targets = torch.zeros(len(labels), classes, dtype=torch.float32, device=labels.device)
-    own = weight.to(torch.float32)[:, None]
-    targets.scatter_add_(1, labels[:, None].to(torch.int64), own)
-    return targets.scatter_add_(1, other[:, None].to(torch.int64), 1 - own)
+    own = weight.to(torch.float32)
+    if classes:
+        for label, share in ((labels, own), (other, 1 - own)):
+            place = label.to(torch.int64).clamp(min=0)
+            targets.scatter_add_(1, place[:, None], (share * (label >= 0))[:, None])
+    return targets
 
 
 def beta(u: Reals, alpha: float) -> Reals:
