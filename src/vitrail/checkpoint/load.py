@@ -6,13 +6,20 @@ import os
 import torch
 
 from vitrail.checkpoint.adapt import Weights
+from vitrail.checkpoint.layouts import Asked
 from vitrail.checkpoint.prepare import Request, prepare
-from vitrail.checkpoint.reading import compare
+from vitrail.checkpoint.reading import compare, opening
 from vitrail.config import Grid, ModelConfig, Provenance
 from vitrail.errors import CheckpointError
 from vitrail.models import Model, find_device, skeleton
 
 logger = logging.getLogger("vitrail")
+
+
+def config_of(path: str | os.PathLike[str]) -> ModelConfig:
+    """Say what model a checkpoint is, without its weights."""
+    with opening(path, Asked()) as opened:
+        return opened.found.config
 
 
 def load(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from vitrail.files import SUMS, fetch, fetch_repository
 
 FORMAT = "vitrail run folder"  # what config.json of ours says that it is
 WEIGHTS = "weights.safetensors"
+BEGUN, SAVED = "training.json", "checkpoints"  # of a run: what was asked, and the folder of its checkpoints
+STEP = re.compile(r"step-(\d{9,})")
 RUN_FILES = (*("config.json", WEIGHTS, "preprocessing.json", "classes.json", "provenance.json", "metrics.json", SUMS),)
 HF_FILES = ("config.json", "model.safetensors", "preprocessor_config.json")
 DOCUMENTS = ("config.json", "preprocessor_config.json")  # of others, beside their weights
@@ -95,7 +98,17 @@ def _inside(item: object) -> list[object]:
     return list(item.values()) if isinstance(item, dict) else list(item) if isinstance(item, list) else []
 
 
+def checkpoints_of(run: Path) -> list[Path]:
+    """List the checkpoints of a run, oldest first."""
+    found = (run / SAVED).iterdir() if (run / SAVED).is_dir() else ()
+    return sorted((path for path in found if STEP.fullmatch(path.name)), key=lambda path: int(path.name[5:]))
+
+
 def _in_folder(folder: Path, source: str) -> Place:
+    if (folder / BEGUN).is_file() and not (folder / SUMS).is_file():  # not finished, or not quite
+        if not (found := checkpoints_of(folder)):
+            raise CheckpointError(f"{folder} is a run that has saved nothing yet. Let it train for longer.")
+        return _in_folder(found[-1], source)
     if is_run(folder):
         if not (folder / WEIGHTS).is_file():
             raise CheckpointError(f"{folder} is a run folder without {WEIGHTS}. Copy it again.")

@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,9 +16,10 @@ from vitrail.checkpoint.fit import check_fit, fit, fold_class_position
 from vitrail.checkpoint.layouts import Asked, Dialect, Found, Layout, find_layout
 from vitrail.checkpoint.layouts.base import NOTE, Headers
 from vitrail.checkpoint.layouts.hf import config_document
-from vitrail.checkpoint.place import FORMAT, HF_FILES, RUN_FILES, WEIGHTS
+from vitrail.checkpoint.place import HF_FILES, RUN_FILES
 from vitrail.checkpoint.prepare import Request, prepare
 from vitrail.checkpoint.reading import is_finite
+from vitrail.checkpoint.run import write_documents, write_run
 from vitrail.config import (
     Card,
     Grid,
@@ -28,7 +28,6 @@ from vitrail.config import (
     Provenance,
     ViTConfig,
     encode,
-    to_document,
 )
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.files import check_replaceable, new_folder, write_sums, writing
@@ -140,7 +139,9 @@ def write(
         target.parent.mkdir(parents=True, exist_ok=True)
     match layout:
         case "vitrail":
-            _write_run(target, config, theirs, card, overwrite=overwrite)
+            with new_folder(target, overwrite=overwrite, ours=RUN_FILES) as temporary:
+                write_run(temporary, config, theirs, card)
+                write_sums(temporary)
         case "hf":
             assert isinstance(config, ViTConfig)
             _write_hf(target, config, theirs, card, overwrite=overwrite)
@@ -264,28 +265,6 @@ def _read_back(layout: Layout, config: ModelConfig, dialect: Dialect, asked: Ask
     return layout.infer(Headers(entries, prefix), asked, {})
 
 
-def _write_run(
-    folder: Path, config: ModelConfig, tensors: Mapping[str, Tensor], card: Card, *, overwrite: bool
-) -> None:
-    import vitrail
-
-    grid: dict[str, Any] = {"grid": list(config.grid)} if isinstance(config, ViTConfig) else {}
-    documents: dict[str, Any] = {
-        "config.json": {"format": FORMAT, "vitrail": vitrail.__version__, "model": encode(config), **grid}
-    }
-    documents["preprocessing.json"] = to_document(card.preprocessing)
-    if card.class_names is not None:
-        documents["classes.json"] = {"names": list(card.class_names)}
-    if card.provenance is not None:
-        documents["provenance.json"] = to_document(card.provenance)
-    if card.metrics:
-        documents["metrics.json"] = dict(card.metrics)
-    with new_folder(folder, overwrite=overwrite, ours=RUN_FILES) as temporary:
-        _write_documents(temporary, documents)
-        write_safetensors(temporary / WEIGHTS, tensors, {NOTE: json.dumps({"model": encode(config)})})
-        write_sums(temporary)
-
-
 def _write_hf(folder: Path, config: ViTConfig, tensors: Mapping[str, Tensor], card: Card, *, overwrite: bool) -> None:
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     documents = {
@@ -293,10 +272,5 @@ def _write_hf(folder: Path, config: ViTConfig, tensors: Mapping[str, Tensor], ca
         "preprocessor_config.json": to_hf_processor(card.preprocessing, config),
     }
     with new_folder(folder, overwrite=overwrite, ours=HF_FILES) as temporary:
-        _write_documents(temporary, documents)
+        write_documents(temporary, documents)
         write_safetensors(temporary / "model.safetensors", tensors, {})
-
-
-def _write_documents(folder: Path, documents: Mapping[str, Any]) -> None:
-    for name, document in documents.items():
-        (folder / name).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
