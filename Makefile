@@ -14,7 +14,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --maxprocesses 8
 help: ## Say what each target does.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 16
 
-demo: $(VENV)/.core ## Set up, then walk an image through a Vision Transformer.
+demo: $(VENV)/.core ## Set up, then train a Vision Transformer on the images in the box.
 	@$(BIN)/vitrail demo
 
 test: $(VENV)/.dev ## Set up, then run every test that is not slow.

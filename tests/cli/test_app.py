@@ -73,7 +73,7 @@ def test_a_bug_shows_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_demo_tells_the_story_of_the_shapes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo"]) == 0
+    assert main(["demo", "--shapes"]) == 0
     shown = capsys.readouterr().out
     for words in ("4 x 192", "4 patches of 192 values", "5 x 192", "196 x 768", "197 x 768", "12 heads of 64"):
         assert words in shown
@@ -82,7 +82,7 @@ def test_the_demo_tells_the_story_of_the_shapes(capsys: pytest.CaptureFixture[st
 
 
 def test_the_demo_speaks_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--json"]) == 0
+    assert main(["demo", "--shapes", "--json"]) == 0
     example, paper = json.loads(capsys.readouterr().out)
     steps = {step["what"]: step["shape"] for step in paper["steps"]}
     assert example["model"] == "ViT-Ti/8"

@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from vitrail import __version__
-from vitrail.cli import data
+from vitrail.cli import data, training
 from vitrail.cli.bench import bench
 from vitrail.cli.convert import convert
 from vitrail.cli.demo import demo
 from vitrail.cli.describe import describe
+from vitrail.cli.evaluate import evaluate
 from vitrail.cli.plan import plan
 from vitrail.cli.render import show_error
 from vitrail.errors import VitrailError
@@ -22,7 +23,10 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "convert": convert,
     "demo": demo,
     "describe": describe,
+    "evaluate": evaluate,
+    "finetune": training.command("finetune"),
     "plan": plan,
+    "pretrain": training.command("pretrain"),
 }
 
 # Commands of commands.

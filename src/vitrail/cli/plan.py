@@ -7,6 +7,7 @@ from typing import Annotated, get_args
 import typer
 from rich.console import Console
 
+from vitrail.cli.describe import Json
 from vitrail.cli.render import plain_table
 from vitrail.cli.sizes import read_size
 from vitrail.config import parse, read_settings, row, whole
@@ -25,7 +26,6 @@ Device = Annotated[str, typer.Option(help="Where the step runs, for its memory: 
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Change a field, such as depth=6 or patch=8.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 
 
 def plan(

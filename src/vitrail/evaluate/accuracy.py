@@ -1,0 +1,74 @@
+"""Accuracy of a model on a source: counts that add, every image once, on any number of processes."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+from vitrail.data.feed import evaluation_feed
+from vitrail.data.source import Source
+from vitrail.models import Model
+from vitrail.ops.losses import loss_of
+from vitrail.train.group import Group
+
+WORDS = ("loss", "correct", "among five", "images", "left out")
+
+
+@torch.inference_mode()
+def measure_accuracy(
+    model: Model,
+    source: Source,
+    *,
+    group: Group,
+    batch: int = 64,
+    workers: int = 0,
+    limit: float = 0.01,
+    forward: Callable[[Tensor], Tensor] | None = None,
+    autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> Mapping[str, float]:
+    """Classify every image with the model's own preprocessing; give accuracy, top-5 accuracy and mean loss."""
+    feed = evaluation_feed(
+        source,
+        model.config.image_size,
+        batch=batch * group.ranks,
+        preprocessing=model.card.preprocessing,
+        channels=model.config.channels,
+        workers=workers,
+        rank=group.rank,
+        ranks=group.ranks,
+        limit=limit,
+        device=group.device,
+    )
+    counts = torch.zeros(len(WORDS), dtype=torch.float64, device=group.device)
+    run, trains = model if forward is None else forward, model.training
+    model.eval()
+    for part in feed.epoch(0):
+        assert part.targets is not None
+        counts[4] += len(part.skipped)
+        some = bool(len(part.labels))
+        if not some and group.ranks == 1:
+            continue
+        # A rank without images runs one of its own: where weights are shared out, the others wait for it.
+        with autocast():
+            logits = run(part.images if some else part.images.new_zeros(1, *part.images.shape[1:]))
+        if some:
+            counts[:4] += count(logits.float(), part.labels, part.targets)
+    model.train(trains)
+    loss, correct, five, images, left_out = group.together(counts).tolist()
+    seen = max(images, 1)
+    found = {"accuracy": correct / seen, "loss": loss / seen, "images": images, "left_out": left_out}
+    return found | ({"top5": five / seen} if (model.config.classes or 0) > 5 else {})
+
+
+def count(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
+    """Sum the loss, and count images classified right, right among five, and all; of equals the first class wins."""
+    own = labels.clamp(min=0)[:, None]
+    mine = logits.gather(1, own)
+    first = torch.arange(logits.shape[1], device=logits.device) < own
+    ranks = ((logits > mine) | ((logits == mine) & first)).sum(dim=1)
+    known = labels >= 0
+    sound = known & ~logits.isnan().any(dim=1)
+    loss = loss_of(logits, targets, "softmax").sum(dtype=torch.float64)
+    right, five = ((ranks < most) & sound for most in (1, 5))
+    return torch.stack([loss, right.sum().double(), five.sum().double(), known.sum().double()])

@@ -1,0 +1,115 @@
+"""Checkpoints of a run: each a folder that `vitrail.load` opens, whole or not there, checked before it is used."""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from vitrail.checkpoint.archives.safe import SafeArchive, write_safetensors
+from vitrail.checkpoint.place import RUN_FILES, SAVED, WEIGHTS, checkpoints_of, read_document
+from vitrail.checkpoint.run import write_run
+from vitrail.config import Card
+from vitrail.errors import CheckpointError
+from vitrail.files import new_folder, verify_sums, write_sums, writing
+from vitrail.train.state import State
+
+STATE, TENSORS = "state.json", "training.safetensors"
+HIDDEN = re.compile(r"\.step-\d{9,}\.[0-9a-f]+")
+
+
+class Checkpoints:
+    """The checkpoints of one run folder: the newest few, and the best."""
+
+    def __init__(self, run: Path, *, keep: int) -> None:
+        self.run, self.folder = run, run / SAVED
+        self.keep = max(keep, 2)  # so that there is one before a damaged one
+
+    def save(self, state: State, card: Card, extra: dict[str, Any]) -> Path:
+        """Write a checkpoint beside the others; those that are not kept go once it is there."""
+        weights, others = state.tensors()
+        return self.write(state, weights, others, card, extra)
+
+    def write(self, state: State, weights: Any, others: Any, card: Card, extra: dict[str, Any]) -> Path:  # noqa: ANN401
+        """Write tensors that were gathered before."""
+        path = self.folder / f"step-{state.step:09d}"
+        if path.exists():
+            return path  # a step has one state
+        with writing(path):
+            self.folder.mkdir(exist_ok=True)  # and not its parents: a run that was removed is not begun again here
+        with new_folder(path, overwrite=False) as temporary:
+            write_run(temporary, state.model.config, weights, card)
+            write_safetensors(temporary / TENSORS, others, {})
+            (temporary / STATE).write_text(json.dumps({**state.document(), **extra}) + "\n", encoding="utf-8")
+            write_sums(temporary)
+        self.prune(state)
+        return path
+
+    def newest(self, say: Callable[[str], None]) -> Path | None:
+        """Find the newest checkpoint that is whole; those that are damaged are moved aside, and said."""
+        self._sweep()
+        paths = checkpoints_of(self.run)
+        for path in reversed(paths):
+            try:
+                check(path)
+            except CheckpointError as error:
+                aside = _aside(path)
+                with writing(path):
+                    os.rename(path, aside)
+                say(f"{path.name} is damaged and now {aside.name}: {error}")
+            else:
+                return path
+        if paths:
+            say("no checkpoint is left: beginning anew")
+        return None
+
+    def at(self, step: int) -> Path:
+        """Give the folder of a step's checkpoint."""
+        return self.folder / f"step-{step:09d}"
+
+    def prune(self, state: State) -> None:
+        """Remove all but the newest few and the best."""
+        best = None if state.best is None else self.at(state.best.step)
+        for path in checkpoints_of(self.run)[: -self.keep]:
+            if path != best:
+                hidden = path.with_name(f".{path.name}.0")  # out of sight first, so that half of it is never found
+                with writing(path):
+                    os.rename(path, hidden)
+                shutil.rmtree(hidden, ignore_errors=True)
+
+    def _sweep(self) -> None:
+        """Remove what a run left that was killed while it saved."""
+        if self.folder.is_dir():
+            for path in self.folder.iterdir():
+                if HIDDEN.fullmatch(path.name):
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+def check(path: Path) -> None:
+    """Refuse a checkpoint that is not as it was written."""
+    verify_sums(path, known=(*RUN_FILES, STATE, TENSORS))
+
+
+def read_into(state: State, path: Path) -> dict[str, Any]:
+    """Make a state what a checkpoint holds."""
+    document = read_document(path / STATE)
+    weights, others = _read(path / WEIGHTS), _read(path / TENSORS)
+    state.restore(document, weights, others)
+    return document
+
+
+def _read(path: Path) -> dict[str, Any]:
+    archive = SafeArchive(path)
+    try:
+        return {name: archive.read(name) for name in archive.entries}
+    finally:
+        archive.close()
+
+
+def _aside(path: Path) -> Path:
+    number = 1
+    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
+        number += 1
+    return aside

@@ -1,0 +1,119 @@
+"""Values for a run that says little: chosen from the data and the model, each with its reason."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from vitrail.config import HybridStem, PatchStem, row
+from vitrail.config.recipe import Training
+from vitrail.config.recipes import adjust, hyperrule, recipe
+from vitrail.data.decode import ImageError, OpenImage, Pixels
+from vitrail.data.source import Source
+from vitrail.errors import DataError
+from vitrail.train.task import is_checkpoint
+
+LOOKED_AT = 64  # images whose sides are read
+# A fresh ViT by the middle side of the images: up to this, the image size, the patch.
+FRESH = ((32, 28, 7), (48, 32, 4), (80, 64, 8), (160, 96, 8))
+LARGE = (224, 16)
+SMALL_DATA = 50_000  # images under which half of ViT-Ti's depth is enough
+FEW = 10_000  # images under which augmentation is kept light
+DEV = ((20_000, 0.1), (500_000, 0.02))  # as the paper: of Pets and Flowers, of CIFAR; else 1 % as of ImageNet
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A model, how to train it, and why."""
+
+    model: str
+    training: Training
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    reasons: tuple[str, ...] = ()
+
+
+def choose(source: Source, model: str | None, *, pretrained: bool, has_val: bool, resnet: bool = False) -> Choice:
+    """Choose for this many images of this size: Table 4 for a checkpoint, small data from scratch otherwise."""
+    count = len(source)
+    dev = 0.0 if has_val else next((share for below, share in DEV if count < below), 0.01)
+    why = [f"{count:,} training images in {len(source.class_names)} classes"]
+    if not has_val:
+        why.append(f"{dev:.0%} of them kept back to choose by, as there is no val split")
+    if pretrained and model is not None:
+        return _finetuning(count, model, dev, why, resnet=resnet)
+    return _from_scratch(source, count, model, dev, why)
+
+
+def _finetuning(count: int, model: str, dev: float, why: list[str], *, resnet: bool) -> Choice:
+    steps = hyperrule(count).training.steps
+    batch = batch_for(count)
+    if resnet:
+        training = adjust(hyperrule(count).training, {"batch": batch, "dev": dev, "image_size": None})
+        why.append(f"BiT's HyperRule: {steps:,} steps for a set of this size")
+        return Choice(model=model, training=training, reasons=tuple(why))
+    base = recipe("finetune/pets" if count < 20_000 else "finetune/cifar10").training
+    warmup = 100 if steps == 500 else 500
+    training = adjust(
+        base, {"steps": steps, "batch": batch, "dev": dev, "image_size": None, "warmup": warmup, "recipe": "finetune"}
+    )
+    why.append(f"Table 4's SGD at {training.optimiser.rate:g}, cosine, clip 1, zero head")
+    why.append(f"{steps:,} steps, as the paper takes for sets of this size, of {batch} images")
+    why.append("the model's own image size; the paper goes higher: --set image_size=384")
+    return Choice(model=model, training=training, reasons=tuple(why))
+
+
+def _from_scratch(source: Source, count: int, model: str | None, dev: float, why: list[str]) -> Choice:
+    side = middle_side(source)
+    size, patch = next(((size, patch) for most, size, patch in FRESH if side <= most), LARGE)
+    if model is not None:
+        size = whole_patches(model, size)
+    changes: dict[str, Any] = {"dev": dev, "batch": min(batch_for(count), 128), "image_size": (size, size)}
+    few = count < FEW
+    training = adjust(recipe("small" if few else "scratch").training, changes)
+    shape: dict[str, Any] = {}
+    if model is None:
+        model = f"ViT-Ti/{patch}"
+        why.append(
+            f"a fresh {model} at {size} pixels, as the images are about {side} pixels; --model takes a trained one"
+        )
+        if count < SMALL_DATA:
+            shape = {"depth": 6}
+            why.append("6 of its 12 layers, which is enough for so few images")
+    else:
+        why.append(f"{size} pixels, as the images are about {side}")
+    light = "the recipe small, as the images are few: AdamW, crops, Mixup, stochastic depth, averaged weights"
+    strong = "the recipe scratch: AdamW, RandAugment, Mixup and CutMix, erasing, stochastic depth, averaged weights"
+    why.append(light if few else strong)
+    return Choice(model=model, training=training, changes=shape, reasons=tuple(why))
+
+
+def whole_patches(model: str, size: int) -> int:
+    """Give the image size from this one on that a model of the zoo can cut into patches."""
+    stem = None if is_checkpoint(model) else row(model)[1].get("stem")
+    return -(-size // stem.stride) * stem.stride if isinstance(stem, PatchStem | HybridStem) else size
+
+
+def batch_for(count: int) -> int:
+    """Give the paper's batch of 512 for large sets, and fewer images for small ones."""
+    return next((batch for below, batch in ((500, 16), (1_000, 32), (5_000, 64), (20_000, 128)) if count < below), 512)
+
+
+def middle_side(source: Source) -> int:
+    """Give the median of the shorter sides of a few images, spread over the source."""
+    sides = []
+    for index in np.linspace(0, len(source) - 1, min(LOOKED_AT, len(source))).astype(np.int64).tolist():
+        try:
+            sides.append(_shorter_side(source.read(index)))
+        except ImageError:
+            continue
+    if not sides:
+        raise DataError("none of the images looked at can be decoded. vitrail data check says why.")
+    return int(np.median(sides))
+
+
+def _shorter_side(data: bytes | Pixels) -> int:
+    if not isinstance(data, bytes):
+        return min(data.shape[:2])
+    image = OpenImage(data)
+    return min(image.height, image.width)

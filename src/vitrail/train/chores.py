@@ -1,0 +1,121 @@
+"""What is done beside the training: log, evaluate, save; each every so many steps."""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitrail.config import Card
+from vitrail.models import Model
+from vitrail.train.checkpoints import Checkpoints
+from vitrail.train.group import Group
+from vitrail.train.guard import Guard
+from vitrail.train.journal import Journal
+from vitrail.train.state import Best, State
+
+Tell = Callable[[Mapping[str, Any]], None]  # what people see of a record
+Evaluate = Callable[[Model], Mapping[str, float]]  # on every rank; the same numbers on all
+
+
+class Log:
+    """Loss, accuracy, rate and speed since the last line."""
+
+    def __init__(self, every: int, journal: Journal, group: Group, tell: Tell, guard: Guard) -> None:
+        self.every, self.journal, self.group, self.tell, self.guard = every, journal, group, tell, guard
+        self.clock = time.perf_counter()
+
+    def __call__(self, state: State, *, ends: bool, interrupted: bool) -> None:
+        """Write a line where it is due."""
+        if state.step % self.every and not ends:
+            return
+        self.guard.settle()
+        loss, correct, images = self.group.together(state.tally.sums).tolist()
+        state.tally.sums.zero_()
+        seconds = max(time.perf_counter() - self.clock, 1e-9)
+        self.clock = time.perf_counter()
+        record: dict[str, Any] = {"kind": "train", "step": state.step, "epoch": state.epoch}
+        count = max(images, 1)
+        record |= {"loss": loss / count, "accuracy": correct / count, "rate": state.rate, "norm": float(state.norm)}
+        record |= {"images": int(images), "left_out": len(state.bad)}
+        record["time"] = {
+            "images_per_second": images / seconds,
+            "memory": torch.cuda.max_memory_allocated(self.group.device) if self.group.device.type == "cuda" else None,
+            "clock": time.time(),
+        }
+        if self.group.leads:
+            self.journal.write(record)
+        self.tell(record)
+
+
+class Evaluation:
+    """Accuracy on images that are not trained on; the best is remembered."""
+
+    def __init__(
+        self, every: int, evaluate: Evaluate, journal: Journal, group: Group, tell: Tell, log: Log, guard: Guard
+    ) -> None:
+        self.every, self.evaluate, self.journal, self.group = every, evaluate, journal, group
+        self.tell, self.log, self.guard = tell, log, guard
+
+    def __call__(self, state: State, *, ends: bool, interrupted: bool) -> None:
+        """Evaluate where it is due, with the average of the weights where there is one."""
+        if state.step % self.every and not ends:
+            return
+        self.guard.settle()
+        start = time.perf_counter()
+        metrics = dict(self.measure(state))
+        seconds = time.perf_counter() - start
+        self.log.clock += seconds  # which is not the training's
+        value = metrics["accuracy"]
+        state.metrics = metrics
+        if state.best is None or value > state.best.value:
+            state.best, state.stale = Best(state.step, value), 0
+        else:
+            state.stale += 1
+        record = {"kind": "evaluation", "step": state.step, **metrics, "best_step": state.best.step}
+        record |= {"best": state.best.value, "time": {"seconds": seconds, "clock": time.time()}}
+        if self.group.leads:
+            self.journal.write(record)
+        self.tell(record)
+
+    def measure(self, state: State) -> Mapping[str, float]:
+        """Evaluate the weights that count."""
+        state.model.eval()
+        if state.average is None:
+            return self.evaluate(state.model)
+        with state.average.inside(state.model):
+            return self.evaluate(state.model)
+
+
+class Save:
+    """A checkpoint every so many steps, of the best, at the end and when the run is interrupted."""
+
+    def __init__(
+        self,
+        every: int,
+        checkpoints: Checkpoints,
+        journal: Journal,
+        group: Group,
+        card: Callable[[State], Card],
+        tell: Tell,
+        guard: Guard,
+        extra: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        self.every, self.checkpoints, self.journal, self.group = every, checkpoints, journal, group
+        self.card, self.tell, self.guard, self.extra = card, tell, guard, extra
+
+    def __call__(self, state: State, *, ends: bool, interrupted: bool) -> None:
+        """Save where it is due."""
+        best = state.best is not None and state.best.step == state.step
+        if state.step % self.every and not (ends or interrupted or best):
+            return
+        self.guard.settle()
+        weights, others = state.tensors()
+        path: Path | None = None
+        with self.group.leader_writes() as leads:
+            if leads:
+                self.journal.settle()
+                extra = {**self.extra(), "journal": self.journal.size}
+                path = self.checkpoints.write(state, weights, others, self.card(state), extra)
+        self.tell({"kind": "save", "step": state.step, "path": None if path is None else str(path)})

@@ -1,0 +1,191 @@
+"""The loop: for every objective, on one screen."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitrail.config.recipe import Training
+from vitrail.data.feed import Feed
+from vitrail.data.loader import Batch, Skip
+from vitrail.data.transforms.upload import upload
+from vitrail.models import give_keys
+from vitrail.ops.losses import loss_of, smooth
+from vitrail.ops.order import key, mix
+from vitrail.ops.schedules import decay_at, rate_at
+from vitrail.train.group import Group
+from vitrail.train.guard import Guard
+from vitrail.train.optimiser import clip, gradients, set_rate
+from vitrail.train.state import State
+
+DROPOUT = 8  # the purpose of a sample's key, after those of the images
+NAMED = 8  # samples of a step that diverged
+
+
+@runtime_checkable
+class Chore(Protocol):
+    """What is done beside the training, every so many steps: log, evaluate, save."""
+
+    def __call__(self, state: State, *, ends: bool, interrupted: bool) -> None:
+        """Do it where it is due after a step; `ends` where the run is over, `interrupted` where it goes on later."""
+
+
+@dataclass(kw_only=True)
+class Plan:
+    """What does not change in a run, how much goes through at once aside."""
+
+    config: Training
+    steps: int
+    feed: Feed
+    forward: Callable[[Tensor], Tensor]  # the model, compiled and wrapped as it may be
+    autocast: Callable[[], AbstractContextManager[object]]
+    group: Group
+    guard: Guard
+    micro_batch: int
+    interrupted: Callable[[], bool]
+    holds_back: Callable[[], AbstractContextManager[object]] = nullcontext  # gradients from the other ranks
+
+
+def train(plan: Plan, state: State, chores: Sequence[Chore]) -> bool:
+    """Go from the state's step to the end; tells whether it got there or was interrupted."""
+    interrupted = False
+    with closing(plan.feed.stream(start=state.step)) as batches:
+        while not (is_over(plan, state) or interrupted):
+            take_step(plan, state, next(batches))
+            interrupted = plan.group.total(plan.interrupted())[0] > 0
+            for chore in chores:
+                chore(state, ends=is_over(plan, state), interrupted=interrupted)
+    return is_over(plan, state)
+
+
+def take_step(plan: Plan, state: State, batch: Batch) -> None:
+    """One update from one global batch, whatever share of it goes through at once."""
+    config = plan.config
+    rate = rate_at(config.schedule, config.optimiser.rate, state.step, plan.steps)
+    images, most, skipped = (int(n) for n in _counts(plan, batch))
+    if skipped:
+        note_bad(plan, state, batch)
+    set_rate(state.optimiser, rate)
+    state.model.train()
+    loss = accumulate(plan, state, batch, images, most)
+    norm = clip(gradients(state.optimiser), config.clip)
+    plan.guard.look(loss, norm, partial(name_step, plan, state.step, batch.samples))
+    state.optimiser.step()
+    state.optimiser.zero_grad(set_to_none=True)
+    if state.average is not None and config.average is not None:
+        state.average.update(state.model, decay_at(config.average, state.step))
+    state.epoch, state.rate, state.norm = batch.epoch, rate, norm
+    state.step += 1
+
+
+def name_step(plan: Plan, step: int, samples: Tensor) -> str:
+    """Say which step it was, and some of its images."""
+    source = plan.feed.loader.source
+    names = ", ".join(f"{sample} ({source.name(sample)})" for sample in samples[:NAMED].tolist())
+    return f"step {step}, samples {names}{' and others' if len(samples) > NAMED else ''}"
+
+
+def accumulate(plan: Plan, state: State, batch: Batch, images: int, most: int) -> Tensor:
+    """Add up the gradients of the mean loss over all ranks' images, micro-batch by micro-batch; give this rank's loss.
+
+    A micro-batch that does not fit into memory is halved, once and for all.
+    """
+    while True:
+        tally, total = state.tally.sums.clone(), torch.zeros((), device=plan.group.device)
+        try:
+            parts = list(cut(batch, plan.micro_batch, -(-most // plan.micro_batch)))
+            for number, part in enumerate(parts):
+                with nullcontext() if number + 1 == len(parts) else plan.holds_back():
+                    total += take_part(plan, state, part, plan.group.ranks / max(images, 1))
+            return total
+        except torch.OutOfMemoryError:
+            if plan.micro_batch == 1 or plan.group.ranks > 1:
+                raise
+            state.tally.sums.copy_(tally)
+            state.optimiser.zero_grad(set_to_none=True)
+            plan.micro_batch = -(-plan.micro_batch // 2)
+        torch.cuda.empty_cache()
+
+
+def take_part(plan: Plan, state: State, part: Batch, scale: float) -> Tensor:
+    """Send some images through, forward and backward; give the sum of their losses as it weighs in the gradient."""
+    if not len(part.labels):
+        part, scale = stand_in(part), 0.0  # the other ranks wait for this one's gradients
+    assert part.targets is not None
+    give_keys(state.model, upload(sample_keys(part, plan.config.seed), part.images.device))
+    with plan.autocast(), attention_draws(plan, state, part):
+        logits = plan.forward(part.images)
+    losses = loss_of(logits, smooth(part.targets, plan.config.smoothing), plan.config.loss)
+    loss = losses.sum() * scale
+    loss.backward()
+    if scale:
+        state.tally.add(losses.detach(), logits.detach(), part.targets)
+    return loss.detach()
+
+
+@contextmanager
+def attention_draws(plan: Plan, state: State, part: Batch) -> Iterator[None]:
+    """Let what fused attention drops, from torch's generator, depend on the part alone; nothing else draws from it."""
+    if not getattr(state.model.config, "attention_dropout", 0.0):
+        yield
+        return
+    first = int(part.samples[0]) if len(part.samples) else 0
+    devices = [part.images.device] if part.images.device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(int(key(plan.config.seed, part.epoch, first, DROPOUT) >> np.uint64(1)))
+        yield
+
+
+def stand_in(part: Batch) -> Batch:
+    """Give one empty image for none."""
+    assert part.targets is not None
+    return part._replace(
+        images=part.images.new_zeros(1, *part.images.shape[1:]),
+        labels=part.labels.new_zeros(1),
+        samples=part.samples.new_zeros(1),
+        targets=part.targets.new_zeros(1, *part.targets.shape[1:]),
+    )
+
+
+def cut(batch: Batch, size: int, least: int) -> Iterator[Batch]:
+    """Cut a batch into parts; as many on every rank, where the last may be empty."""
+    for number in range(max(least, -(-len(batch.labels) // size), 1)):
+        some = slice(number * size, (number + 1) * size)
+        targets = None if batch.targets is None else batch.targets[some]
+        yield batch._replace(
+            images=batch.images[some], labels=batch.labels[some], samples=batch.samples[some], targets=targets
+        )
+
+
+def sample_keys(batch: Batch, seed: int) -> NDArray[np.int64]:
+    """Give each sample the key of its dropout masks: a function of (seed, epoch, sample)."""
+    hashed = mix(batch.samples.numpy().astype(np.uint64) ^ key(seed, batch.epoch, DROPOUT))
+    return hashed.astype(np.int64)
+
+
+def is_over(plan: Plan, state: State) -> bool:
+    """Tell whether all steps are done, or the evaluations have stopped getting better."""
+    patience = plan.config.patience
+    return state.step >= plan.steps or (patience is not None and state.stale >= patience)
+
+
+def note_bad(plan: Plan, state: State, batch: Batch) -> None:
+    """Tell all ranks of images that could not be decoded, so that the limit counts them all."""
+    found = [skip for part in plan.group.gather(batch.skipped) for skip in part]
+    plan.feed.loader.note(tuple(found))
+    state.bad = [skip or Skip(sample, "", "") for sample, skip in plan.feed.loader.bad.items()]
+
+
+def _counts(plan: Plan, batch: Batch) -> list[float]:
+    """Images of the step on all ranks, the most that one has, and how many could not be decoded."""
+    count = len(batch.labels)
+    if plan.group.ranks == 1:
+        return [count, count, len(batch.skipped)]
+    counts = plan.group.total(count, len(batch.skipped))
+    return [counts[0], max(plan.group.gather(count)), counts[1]]

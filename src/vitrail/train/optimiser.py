@@ -1,0 +1,115 @@
+"""Optimisers of torch, with the paper's groups, clipping and running average."""
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn.utils import get_total_norm
+from torch.optim import AdamW, Optimizer
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from vitrail.config.recipe import SGD, Adam
+from vitrail.errors import ConfigError
+
+BLOCK = re.compile(r"blocks\.(\d+)\.")
+
+
+def is_kernel(name: str, parameter: Tensor) -> bool:
+    """Tell matrices and filters from biases, norms, tokens and positions: weight decay is theirs alone."""
+    return name.endswith("weight") and parameter.ndim > 1 and not name.startswith("positions")
+
+
+def depth_of(name: str, blocks: int) -> int:
+    """Give how far a parameter is from the input: 0 for the embedding, then the blocks, then what comes after."""
+    if (match := BLOCK.match(name)) is not None:
+        return 1 + int(match[1])
+    return 0 if name.startswith(("embedding", "class_token", "positions")) else blocks + 1
+
+
+def build_optimiser(model: nn.Module, config: Adam | SGD, layer_decay: float | None) -> Optimizer:
+    """Make the optimiser; each group has its `share` of the rate, and its decay."""
+    named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    blocks = 1 + max((int(found[1]) for name in named if (found := BLOCK.match(name))), default=-1)
+    if layer_decay is not None and not blocks:
+        raise ConfigError(
+            "layer_decay is of a Vision Transformer's blocks, and the model has none. Set layer_decay=none."
+        )
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in named.items():
+        share = 1.0 if layer_decay is None else layer_decay ** (blocks + 1 - depth_of(name, blocks))
+        decays = isinstance(config, Adam) and (config.decay_on == "all" or is_kernel(name, parameter))
+        decay = config.decay if isinstance(config, Adam) and decays else 0.0
+        groups.setdefault((share, decay), []).append(parameter)
+    made = [
+        {"params": parameters, "weight_decay": decay, "share": share} for (share, decay), parameters in groups.items()
+    ]
+    if isinstance(config, Adam):
+        return AdamW(made, lr=config.rate, betas=config.betas, eps=config.epsilon, fused=True)
+    fused = not any(isinstance(parameter, DTensor) for parameter in named.values())  # torch has no such SGD for these
+    return torch.optim.SGD(made, lr=config.rate, momentum=config.momentum, fused=fused)
+
+
+def set_rate(optimiser: Optimizer, rate: float) -> None:
+    """Give every group its share of a rate."""
+    for group in optimiser.param_groups:
+        group["lr"] = rate * group["share"]
+
+
+def gradients(optimiser: Optimizer) -> list[Tensor]:
+    """List the gradients that there are."""
+    return [item.grad for group in optimiser.param_groups for item in group["params"] if item.grad is not None]
+
+
+@torch.no_grad()
+def clip(grads: list[Tensor], most: float | None) -> Tensor:
+    """Scale gradients together so that their norm is at most this; give the norm that they had."""
+    norm = get_total_norm(grads)
+    norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+    if most is not None:
+        torch._foreach_mul_(grads, most / norm.clamp(min=most))  # pyright: ignore[reportPrivateImportUsage]
+    return norm
+
+
+class Averaged:
+    """A running average of a model's weights (Polyak)."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.weights = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, decay: float) -> None:
+        """Keep this much of the average, and take the rest from the weights."""
+        get_ema_multi_avg_fn(decay)(list(self.weights.values()), _weights(model), 0)
+
+    @contextmanager
+    def inside(self, model: nn.Module) -> Iterator[None]:
+        """Put the average into the model for a while."""
+        self._exchange(model)
+        try:
+            yield
+        finally:
+            self._exchange(model)
+
+    @torch.no_grad()
+    def _exchange(self, model: nn.Module) -> None:
+        for ours, theirs in zip(self.weights.values(), _weights(model), strict=True):
+            kept = theirs.clone()
+            theirs.copy_(ours)
+            ours.copy_(kept)
+
+
+def _weights(model: nn.Module) -> list[Tensor]:
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+def moments(optimiser: Optimizer, named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    """Give what the optimiser remembers, by its word and the parameter's name; step counts aside."""
+    found = {}
+    for name, parameter in named:
+        for word, value in optimiser.state.get(parameter, {}).items():
+            if word != "step" and isinstance(value, Tensor):
+                found[f"{word}/{name}"] = value
+    return found

@@ -1,0 +1,226 @@
+"""From a task to what the loop takes: precision, compilation, ranks, feed, chores, and the state as it was saved."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from vitrail.config import Card
+from vitrail.config.recipe import Training
+from vitrail.data.feed import Feed, train_feed
+from vitrail.data.source import Source
+from vitrail.models import BiT, Model, ViT
+from vitrail.train.checkpoints import Checkpoints
+from vitrail.train.chores import Evaluation, Log, Save, Tell
+from vitrail.train.fitting import fit_micro_batch
+from vitrail.train.group import Group, shard
+from vitrail.train.guard import Guard
+from vitrail.train.journal import Journal
+from vitrail.train.loop import Chore, Plan
+from vitrail.train.optimiser import Averaged, build_optimiser
+from vitrail.train.state import State, Tally
+from vitrail.train.task import Parts, Task, build_model, settle
+
+Forward = Callable[[Tensor], Tensor]
+Autocast = Callable[[], AbstractContextManager[object]]
+MOST_EVALUATED = 256  # images at once
+
+
+@runtime_checkable
+class Measure(Protocol):
+    """How a model is evaluated on a source; handed in."""
+
+    def __call__(
+        self,
+        model: Model,
+        source: Source,
+        *,
+        group: Group,
+        batch: int,
+        workers: int,
+        limit: float,
+        forward: Forward,
+        autocast: Autocast,
+    ) -> Mapping[str, float]:
+        """Give numbers by name, accuracy among them."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """Everything that a run is made of."""
+
+    plan: Plan
+    state: State
+    chores: tuple[Chore, ...]
+    evaluate: Callable[[Source], Mapping[str, float]]
+    checkpoints: Checkpoints
+    journal: Journal
+    said: list[str]
+
+
+def prepare(task: Task, parts: Parts, group: Group, measure: Measure, tell: Tell) -> Ready:
+    """Build everything; nothing is read from an earlier run yet."""
+    training = task.training
+    precision = choose_precision(training, group.device)
+    model = build_model(task, training, parts.train.class_names).to(group.device)
+    feed = build_feed(task, parts.train, model, group)
+    training, steps, said = settle(training, feed.loader)
+    forward, hold = wrap(model, training, group)
+    optimiser = build_optimiser(model, training.optimiser, training.layer_decay)
+    state = State(
+        model=model,
+        optimiser=optimiser,
+        average=None if training.average is None else Averaged(model),
+        tally=Tally(group.device),
+    )
+    guard = Guard(optimiser, group.device, waits=training.parallel == "fsdp" and group.ranks > 1)
+    autocast = partial(torch.autocast, group.device.type, torch.bfloat16, enabled=precision == "bfloat16")
+    share = -(-min(training.batch, feed.loader.order.size) // group.ranks)
+    micro = fit_micro_batch(model.config, training, share, group.device, precision)
+    said.append(f"{precision} on {group.device}" + (f", {group.ranks} processes" if group.ranks > 1 else ""))
+    if micro < share:
+        said.append(f"{micro} images at a time, {-(-share // micro)} times a step: the batch does not fit at once")
+    plan = Plan(
+        config=training,
+        steps=steps,
+        feed=feed,
+        forward=forward,
+        autocast=autocast,
+        group=group,
+        guard=guard,
+        micro_batch=micro,
+        interrupted=lambda: False,
+        holds_back=hold,
+    )
+
+    def evaluate(source: Source, model: Model = model) -> Mapping[str, float]:
+        return measure(
+            model,
+            source,
+            group=group,
+            batch=min(MOST_EVALUATED, max(plan.micro_batch * 2, 1)),
+            workers=task.workers,
+            limit=training.limit,
+            forward=forward,
+            autocast=autocast,
+        )
+
+    journal = Journal(task.out, tensorboard=task.tensorboard and group.leads)
+    checkpoints = Checkpoints(task.out, keep=training.keep)
+    chores = build_chores(plan, parts, evaluate, journal, checkpoints, tell)
+    return Ready(
+        plan=plan,
+        state=state,
+        chores=chores,
+        evaluate=evaluate,
+        checkpoints=checkpoints,
+        journal=journal,
+        said=said,
+    )
+
+
+def build_chores(
+    plan: Plan,
+    parts: Parts,
+    evaluate: Callable[[Source], Mapping[str, float]],
+    journal: Journal,
+    checkpoints: Checkpoints,
+    tell: Tell,
+) -> tuple[Chore, ...]:
+    """Log, then evaluate, then save: a checkpoint holds what was logged before it."""
+    config, group = plan.config, plan.group
+    assert config.evaluate_every is not None
+    assert config.save_every is not None
+    log = Log(config.log_every, journal, group, tell, plan.guard)
+    save = Save(
+        config.save_every,
+        checkpoints,
+        journal,
+        group,
+        lambda state: card_of(state, config),
+        tell,
+        plan.guard,
+        lambda: circumstances(plan),
+    )
+    if parts.val is None:
+        return (log, save)
+    val = parts.val
+    return (
+        log,
+        Evaluation(config.evaluate_every, lambda model: evaluate(val), journal, group, tell, log, plan.guard),
+        save,
+    )
+
+
+def circumstances(plan: Plan) -> dict[str, Any]:
+    """Give what changes a result in its last digits."""
+    return {
+        "threads": torch.get_num_threads(),
+        "processes": plan.group.ranks,
+        "images at a time": plan.micro_batch,
+        "device": plan.group.device.type,
+        "torch": torch.__version__,
+    }
+
+
+def card_of(state: State, config: Training, metrics: Mapping[str, float] | None = None) -> Card:
+    """Give what belongs to the weights: class names, preprocessing, where they come from, how good they are."""
+    return replace(state.model.card, metrics=dict(state.metrics if metrics is None else metrics))
+
+
+def build_feed(task: Task, source: Source, model: Model, group: Group) -> Feed:
+    """Feed the training images at the model's size, with its preprocessing."""
+    training = task.training
+    return train_feed(
+        source,
+        model.config.image_size,
+        batch=training.batch,
+        augmentation=training.augmentation,
+        preprocessing=model.card.preprocessing,
+        seed=training.seed,
+        channels=model.config.channels,
+        workers=task.workers,
+        rank=group.rank,
+        ranks=group.ranks,
+        limit=training.limit,
+        device=group.device,
+        augmenting=training.augmenting,
+        full=True,
+    )
+
+
+def choose_precision(training: Training, device: torch.device) -> str:
+    """Take bfloat16 where the device has it in hardware, unless something else is said."""
+    if training.precision != "auto":
+        return training.precision
+    return (
+        "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
+    )
+
+
+def wrap(model: Model, training: Training, group: Group) -> tuple[Forward, Autocast]:
+    """Give the model as it is called, compiled and shared among ranks, and what holds gradients back for a while."""
+    compiles = training.compile == "on" or (training.compile == "auto" and group.device.type == "cuda")
+    if group.ranks > 1 and training.parallel == "fsdp":
+        parts: list[nn.Module] = list(model.blocks) if isinstance(model, ViT) else list(units(model))
+        if compiles:
+            for part in parts:
+                part.compile(dynamic=False)
+        shard(model, parts)
+        return model, nullcontext
+    if group.ranks > 1:
+        whole = DistributedDataParallel(model, device_ids=[group.device] if group.device.type == "cuda" else None)
+        return (torch.compile(whole, dynamic=False) if compiles else whole), whole.no_sync
+    return (torch.compile(model, dynamic=False) if compiles else model), nullcontext
+
+
+def units(model: Model) -> list[nn.Module]:
+    """List the stages of a ResNet."""
+    assert isinstance(model, BiT)
+    return [child for child in model.children() if sum(1 for _ in child.parameters()) > 1]

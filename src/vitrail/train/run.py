@@ -1,0 +1,257 @@
+"""A run from beginning to end: begun or gone on with, trained, finished."""
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from vitrail.checkpoint.place import BEGUN, RUN_FILES, checkpoints_of, read_document
+from vitrail.checkpoint.run import renew_run
+from vitrail.config.codec import encode_training
+from vitrail.errors import CheckpointError, ConfigError
+from vitrail.files import write_bytes, writing
+from vitrail.train.checkpoints import check, read_into
+from vitrail.train.chores import Tell
+from vitrail.train.group import Group, joined
+from vitrail.train.interrupt import listening
+from vitrail.train.loop import train
+from vitrail.train.prepare import Measure, Ready, card_of, circumstances, prepare
+from vitrail.train.task import Parts, Task, choose_parts
+
+DONE, CUT = "summary.json", "split.npz"
+# What a killed run leaves of a file that it was writing.
+HALF = re.compile(
+    rf"\.({'|'.join(Path(name).stem for name in (*RUN_FILES, BEGUN, DONE, CUT))})\.[0-9a-f]{{12}}(\.\w+)?"
+)
+PATIENCE = 10.0  # seconds until a run that was killed is gone
+# What may change when a run goes on: nothing of it changes the result.
+FREE = ("micro_batch", "keep", "save_every", "compile", "parallel", "augmenting", "limit")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a run ended."""
+
+    out: Path
+    finished: bool
+    step: int
+    steps: int
+    metrics: Mapping[str, float]
+    seconds: float
+    again: bool = False  # it was finished before
+
+
+def run(task: Task, measure: Measure, tell: Tell) -> Outcome:
+    """Train as the task says, or go on where an earlier run of it stopped."""
+
+    def say(text: str) -> None:
+        tell({"kind": "note", "text": text})
+
+    start = time.perf_counter()
+    with ExitStack() as stack:
+        group = stack.enter_context(joined(task.device))
+        with group.leader_writes() as leads:
+            if leads:
+                open_folder(task)
+                stack.enter_context(alone(task.out))
+        done = read_done(task.out)
+        if done is not None:
+            return done
+        parts = choose_parts(task.splits, task.training.dev, task.out / CUT, progress=reading(tell))
+        stack.enter_context(exactly(on=task.training.deterministic))
+        ready = prepare(task, parts, group, measure, tell)
+        for text in ready.said:
+            say(text)
+        go_on(ready, group, say)
+        plan, state = ready.plan, ready.state
+        plan.interrupted = stack.enter_context(listening(say))
+        tell({"kind": "begin", "step": state.step, "steps": plan.steps, "batch": plan.config.batch})
+        finished = train(plan, state, ready.chores)
+        metrics = finish(task, ready, parts, group, say) if finished else state.metrics
+        ready.journal.close()
+        seconds = time.perf_counter() - start
+        return Outcome(
+            out=task.out, finished=finished, step=state.step, steps=plan.steps, metrics=metrics, seconds=seconds
+        )
+
+
+@contextmanager
+def exactly(*, on: bool) -> Iterator[None]:
+    """Make a GPU give the same bits again."""
+    if not on:
+        yield
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(mode=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(mode=before)
+
+
+def open_folder(task: Task) -> None:
+    """Make the run's folder, with what was asked; or refuse one that was begun otherwise, or is somebody else's."""
+    asked = {"command": task.command, "data": task.data, "model": task.model, "changes": dict(task.changes)}
+    asked |= {"fingerprints": {name: source.fingerprint for name, source in task.splits.items()}}
+    asked |= {"training": encode_training(task.training)}
+    path = task.out / BEGUN
+    if not path.exists():
+        if task.out.exists() and (not task.out.is_dir() or not all(map(is_half, task.out.iterdir()))):
+            raise CheckpointError(f"{task.out} exists and is no run. Give another --out, or remove it.")
+        with writing(task.out):
+            task.out.mkdir(parents=True, exist_ok=True)
+            write_bytes(path, (json.dumps(asked, indent=2) + "\n").encode())
+        return
+    differing = sorted(differences(read_document(path), json.loads(json.dumps(asked))))
+    if differing and not checkpoints_of(task.out) and not (task.out / DONE).exists():
+        write_bytes(path, (json.dumps(asked, indent=2) + "\n").encode())  # nothing was trained yet: nothing is lost
+    elif differing:
+        raise ConfigError(
+            f"{task.out} was begun otherwise: {'; '.join(differing[:6])}. Say the same again to go on, "
+            "or give another --out."
+        )
+
+
+def is_half(path: Path) -> bool:
+    """Tell what a killed run leaves of a file that it was writing."""
+    return HALF.fullmatch(path.name) is not None
+
+
+@contextmanager
+def alone(out: Path) -> Iterator[None]:
+    """Have the folder for this process, which removes what killed ones left; refuses one where a run goes on."""
+    with ExitStack() as stack:
+        with writing(out):
+            file = stack.enter_context((out / BEGUN).open("r+"))
+            patience = time.monotonic() + PATIENCE
+            while not lock(file):
+                if time.monotonic() > patience:
+                    raise CheckpointError(
+                        f"another process trains in {out}. Wait for it or end it, or give another --out."
+                    )
+                time.sleep(0.1)
+            for path in filter(is_half, list(out.iterdir())):
+                path.unlink(missing_ok=True)
+        yield
+
+
+def lock(file: IO[str]) -> bool:
+    """Lock a file until it is closed or the process ends, however it ends; tells whether nobody else has."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return True
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # of this process alone: not of the workers that it forks
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True
+
+
+def differences(begun: Mapping[str, Any], asked: Mapping[str, Any], where: str = "") -> list[str]:
+    """Name what differs between two documents, fields that may change aside."""
+    found: list[str] = []
+    for name in {**begun, **asked}:
+        path, old, new = f"{where}{name}", begun.get(name), asked.get(name)
+        if path == "command" or path.removeprefix("training.") in FREE or old == new:
+            continue
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += differences(old, new, f"{path}.")
+        else:
+            found.append(f"{path} was {old!r}, is {new!r}")
+    return found
+
+
+def go_on(ready: Ready, group: Group, say: Callable[[str], None]) -> None:
+    """Take up the newest whole checkpoint where there is one; else begin, with an empty log."""
+    plan, state = ready.plan, ready.state
+    path: Path | None = None
+    with group.leader_writes() as leads:
+        if leads:
+            path = ready.checkpoints.newest(say)
+    path = group.from_leader(path)
+    saved = None if path is None else read_into(state, path)
+    with group.leader_writes() as leads:
+        if leads:
+            missing = ready.journal.cut(0 if saved is None else saved["journal"], state.step)
+            if missing:
+                say(f"{ready.journal.path.name} lacks its last {missing:,} bytes before step {state.step:,}: going on")
+            if saved is not None:
+                ready.checkpoints.prune(state)
+    if saved is None:
+        return
+    plan.feed.loader.note(tuple(state.bad))
+    say(f"going on from step {state.step:,} of {plan.steps:,}")
+    if plan.config.micro_batch is None and saved["processes"] == group.ranks:
+        plan.micro_batch = saved["images at a time"]  # whatever is free now
+    now = circumstances(plan)
+    if changed := [f"{name} {now[name]}, where it was {saved[name]}" for name in now if saved[name] != now[name]]:
+        say(f"{'; '.join(changed)}: the result will be the same to rounding, not to the bit")
+
+
+def finish(task: Task, ready: Ready, parts: Parts, group: Group, say: Callable[[str], None]) -> Mapping[str, float]:
+    """Take the weights that count, measure them on the test split, and write them where everybody looks."""
+    plan, state = ready.plan, ready.state
+    if plan.config.patience is not None and state.best is not None and state.best.step != state.step:
+        take_best(ready, state.best.step, group, say)
+    metrics = dict(state.metrics)
+    if parts.test is not None:
+        state.model.eval()
+        test = parts.test
+        with state.average.inside(state.model) if state.average is not None else ExitStack():
+            metrics |= {f"test_{name}": value for name, value in ready.evaluate(test).items()}
+    weights, _ = state.tensors()
+    with group.leader_writes() as leads:
+        if leads:
+            with writing(task.out):
+                renew_run(task.out, state.model.config, weights, card_of(state, plan.config, metrics))
+                summary = {"step": state.step, "steps": plan.steps, "metrics": metrics}
+                write_bytes(task.out / DONE, (json.dumps(summary, indent=2) + "\n").encode())
+    return metrics
+
+
+def take_best(ready: Ready, step: int, group: Group, say: Callable[[str], None]) -> None:
+    """Become the checkpoint that was best, where it is whole."""
+    path, reason = ready.checkpoints.at(step), None
+    if group.leads:
+        try:
+            check(path)
+        except CheckpointError as error:
+            reason = str(error)
+    reason = group.from_leader(reason)
+    if reason is None:
+        say(f"the best was at step {step:,}: taking it")
+        read_into(ready.state, path)
+    else:
+        say(f"the best was at step {step:,}, which cannot be used; taking the last: {reason}")
+
+
+def read_done(out: Path) -> Outcome | None:
+    """Give how a run ended that is finished."""
+    if not (out / DONE).is_file():
+        return None
+    said = read_document(out / DONE)
+    return Outcome(
+        out=out,
+        finished=True,
+        step=said["step"],
+        steps=said["steps"],
+        metrics=said["metrics"],
+        seconds=0.0,
+        again=True,
+    )
+
+
+def reading(tell: Tell) -> Callable[[int, int], None]:
+    """Tell how far the hashing of the images is."""
+    return lambda done, total: tell({"kind": "reading", "done": done, "total": total})

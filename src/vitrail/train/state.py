@@ -1,0 +1,119 @@
+"""All that changes in a run, and all that is saved of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from vitrail.data.loader import Skip
+from vitrail.errors import CheckpointError
+from vitrail.models import Model
+from vitrail.train.group import gathered, of_each_rank, of_this_rank, placed
+from vitrail.train.optimiser import Averaged, moments
+
+
+class Best(NamedTuple):
+    """The best evaluation so far."""
+
+    step: int
+    value: float
+
+
+class Tally:
+    """Counts that add: the loss of every image, images classified right, images; on the device, read when asked."""
+
+    WORDS = ("loss", "correct", "images")
+
+    def __init__(self, device: torch.device) -> None:
+        self.sums = torch.zeros(len(self.WORDS), dtype=torch.float64, device=device)
+
+    @torch.no_grad()
+    def add(self, losses: Tensor, logits: Tensor, targets: Tensor) -> None:
+        """Count a part of a batch."""
+        known = targets.amax(dim=1) > 0  # what has no label is not right
+        right = (known & (logits.argmax(dim=1) == targets.argmax(dim=1))).sum()
+        images = torch.full_like(right, len(losses))
+        self.sums += torch.stack([losses.sum(dtype=torch.float64), right.double(), images.double()])
+
+
+@dataclass
+class State:
+    """The model, the optimiser's memory, the average of the weights, and where the run is."""
+
+    model: Model
+    optimiser: Optimizer
+    average: Averaged | None
+    tally: Tally  # since the last line of the log
+    step: int = 0
+    best: Best | None = None
+    stale: int = 0  # evaluations since the best
+    metrics: dict[str, float] = field(default_factory=dict)  # of the last evaluation
+    bad: list[Skip] = field(default_factory=list)  # images that could not be decoded
+    epoch: int = 0  # of the last batch; with the rate of its update, and the norm of its gradients: for the log
+    rate: float = 0.0
+    norm: Tensor | float = 0.0
+
+    def document(self) -> dict[str, Any]:
+        """Give what is no tensor as a JSON object."""
+        return {
+            "step": self.step,
+            "best": None if self.best is None else self.best._asdict(),
+            "stale": self.stale,
+            "metrics": dict(self.metrics),
+            "bad": [skip._asdict() for skip in self.bad],
+        }
+
+    def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Give the weights to evaluate with, and everything else; whole, on every rank (a collective)."""
+        named = list(self.model.named_parameters())
+        raw = {name: gathered(parameter.detach()) for name, parameter in named}
+        others = {name: gathered(value) for name, value in moments(self.optimiser, named).items()}
+        others["tally"] = of_each_rank(self.tally.sums)
+        if self.average is None:
+            return raw, others
+        averaged = {name: gathered(value) for name, value in self.average.weights.items()}
+        return averaged, others | {f"weights/{name}": value for name, value in raw.items()}
+
+    @torch.no_grad()
+    def restore(self, document: Mapping[str, Any], weights: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> None:
+        """Become what was saved."""
+        try:
+            self._restore(document, weights, others)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"the training state is not that of this run: {error!r}. Give another --out."
+            ) from None
+
+    def _restore(
+        self, document: Mapping[str, Any], weights: Mapping[str, Tensor], others: Mapping[str, Tensor]
+    ) -> None:
+        pairs = [(self.tally.sums, of_this_rank(others["tally"]))]
+        memories: list[tuple[Tensor, dict[str, Tensor]]] = []
+        for name, parameter in self.model.named_parameters():
+            pairs.append((parameter, weights[name] if self.average is None else others[f"weights/{name}"]))
+            if self.average is not None:
+                pairs.append((self.average.weights[name], weights[name]))
+            found = {word: others[f"{word}/{name}"] for word in WORDS if f"{word}/{name}" in others}
+            memories.append((parameter, found))
+        everything = [*pairs, *((parameter, value) for parameter, found in memories for value in found.values())]
+        for target, value in everything:  # all of them before any is changed
+            if target.shape != value.shape:
+                raise ValueError(f"a tensor of {tuple(value.shape)} where {tuple(target.shape)} is expected")
+        self.best = None if document["best"] is None else Best(**document["best"])
+        self.metrics = dict(document["metrics"])
+        self.bad = [Skip(**skip) for skip in document["bad"]]
+        self.step, self.stale = document["step"], document["stale"]
+        for target, value in pairs:
+            target.copy_(placed(value, target))
+        for parameter, found in memories:
+            memory = {word: placed(value, parameter).clone() for word, value in found.items()}
+            if "exp_avg" in memory:
+                memory["step"] = torch.tensor(float(self.step), dtype=torch.float32, device=parameter.device)
+            if memory:
+                self.optimiser.state[parameter] = memory
+
+
+WORDS = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # what torch's optimisers call what they remember

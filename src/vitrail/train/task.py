@@ -1,0 +1,169 @@
+"""What is asked of a run, and what follows from it: splits, model, steps; before anything is computed."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from vitrail.checkpoint.load import config_of, load
+from vitrail.config import Card, ModelConfig, ViTConfig, parse, row
+from vitrail.config.recipe import Training
+from vitrail.config.recipes import adjust, fit
+from vitrail.data.loader import Loader
+from vitrail.data.source import Source
+from vitrail.data.splits import Subset, split
+from vitrail.errors import CheckpointError, ConfigError, DataError
+from vitrail.models import Model, create
+
+DEV_SEED = 0  # one dev split for all seeds of a run
+TIMES = 10  # evaluations and checkpoints of a run, where nothing else is said
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A run: data, model, how to train, where to write."""
+
+    command: str  # that started it
+    data: str
+    splits: Mapping[str, Source]
+    model: str  # a name, or a checkpoint
+    training: Training
+    out: Path
+    changes: Mapping[str, object] = field(default_factory=dict)  # of the model's fields
+    workers: int = 0
+    device: str | None = None
+    tensorboard: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The splits by what they are for."""
+
+    train: Source
+    val: Source | None  # to choose by
+    test: Source | None  # to report on, once
+
+
+def choose_parts(
+    splits: Mapping[str, Source],
+    share: float,
+    kept: Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Parts:
+    """Take the splits that there are; where there is none to choose by, cut one from the training images by content.
+
+    The numbers of a cut are kept in a file, so that a run that goes on need not hash the images again.
+    """
+    whole = splits.get("train") or (next(iter(splits.values())) if len(splits) == 1 else None)
+    if whole is None:
+        raise DataError(f"expected a train split, or one without a name; there are {', '.join(splits)}.")
+    val, test = splits.get("val", splits.get("dev")), splits.get("test")
+    if not whole.class_names:
+        raise DataError("the training images have no labels. Expected a folder for each class, or a column of labels.")
+    for name, other in (("val", val), ("test", test)):
+        if other is not None and other.class_names != whole.class_names:
+            raise DataError(
+                f"the classes of {name} are not those of train: {_some(other.class_names)} against "
+                f"{_some(whole.class_names)}. Each split needs a folder for every class."
+            )
+    if val is None and share > 0:
+        indices = _read_cut(kept, whole, share)
+        if indices is None:
+            parts = split(whole, {"train": 1 - share, "dev": share}, seed=DEV_SEED, progress=progress)
+            indices = parts["train"].indices, parts["dev"].indices
+            _keep_cut(kept, whole, share, indices)
+        if len(indices[0]) and len(indices[1]):
+            return Parts(train=Subset(whole, indices[0]), val=Subset(whole, indices[1]), test=test)
+    return Parts(train=whole, val=val, test=test)
+
+
+def _read_cut(path: Path | None, source: Source, share: float) -> tuple[np.ndarray, np.ndarray] | None:
+    if path is None or not path.is_file():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            if str(held["fingerprint"]) != source.fingerprint or float(held["share"]) != share:
+                return None
+            return held["train"], held["dev"]
+    except (OSError, ValueError, KeyError, EOFError):
+        return None
+
+
+def _keep_cut(path: Path | None, source: Source, share: float, indices: tuple[np.ndarray, np.ndarray]) -> None:
+    from vitrail.files import replacing
+
+    if path is not None:
+        with replacing(path) as temporary:
+            fingerprint = np.array(source.fingerprint)
+            np.savez(temporary, train=indices[0], dev=indices[1], share=np.array(share), fingerprint=fingerprint)
+
+
+def build_model(task: Task, training: Training, classes: tuple[str, ...]) -> Model:
+    """Make the model by its name, or open a checkpoint with a new zero head (Section 3.2)."""
+    changes = dict(task.changes)
+    for name in ("dropout", "stochastic_depth"):
+        if (value := getattr(training, name)) is not None:
+            changes.setdefault(name, value)
+    changes.setdefault("head_bias", training.head_bias)
+    if training.image_size is not None:
+        changes["image_size"] = training.image_size
+    changes["classes"] = len(classes)
+    if is_checkpoint(task.model):
+        fitting = _for_kind(changes, type(config_of(task.model)))
+        model = load(task.model, **fitting)  # pyright: ignore[reportArgumentType]
+    else:
+        kind, values = row(task.model)
+        if training.hidden and kind is ViTConfig:
+            changes.setdefault("representation_width", values["width"])
+        model = create(task.model, seed=training.seed, **_for_kind(changes, kind))  # pyright: ignore[reportArgumentType]
+    model.card = Card(class_names=classes, preprocessing=model.card.preprocessing, provenance=model.card.provenance)
+    return model.train()
+
+
+def is_checkpoint(model: str) -> bool:
+    """Tell a file, folder or address from a name of the zoo."""
+    return model.startswith(("hf:", "https://", "http://")) or os.path.exists(os.path.expanduser(model))
+
+
+def name_model(model: str) -> ModelConfig | None:
+    """Read a name of the zoo; refuses one that is neither that nor there. None for a checkpoint."""
+    if is_checkpoint(model):
+        return None
+    if Path(model).suffix or model.startswith((".", "~", os.sep)):
+        raise CheckpointError(f"there is no file {model}. Check the path; names are those of vitrail.names().")
+    return parse(model)
+
+
+def _for_kind(changes: dict[str, object], kind: type) -> dict[str, object]:
+    """Leave out what a ResNet has none of."""
+    if kind is ViTConfig:
+        return changes
+    for name in ("dropout", "stochastic_depth"):
+        if changes.get(name):
+            raise ConfigError(f"a BiT has no {name}; got {changes[name]}. Set {name}=0.")
+    return {name: value for name, value in changes.items() if name not in ("dropout", "stochastic_depth")}
+
+
+def settle(training: Training, loader: Loader) -> tuple[Training, int, list[str]]:
+    """Turn epochs into steps, fit the schedule, and fill in when to evaluate and save; say what was changed."""
+    if training.steps is not None:
+        steps = training.steps
+    else:
+        assert training.epochs is not None
+        steps = max(round(training.epochs * loader.steps), 1)
+    training, said = fit(training, steps)
+    often = max(steps // TIMES, 1)
+    filled = {
+        "evaluate_every": training.evaluate_every or often,
+        "save_every": training.save_every or often,
+        "log_every": min(training.log_every, steps),
+    }
+    if training.batch > loader.order.size:
+        said.append(f"each step sees all {loader.order.size:,} images, fewer than the batch of {training.batch:,}")
+    return adjust(training, filled), steps, said
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:4]) + (" ..." if len(names) > 4 else "")

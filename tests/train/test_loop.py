@@ -1,0 +1,405 @@
+"""One step beside a step by hand; micro-batches, bad images, patience, numbers that are not finite; learning."""
+
+import copy
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import vitrail
+from vitrail.config.augment import Augmentation
+from vitrail.config.recipe import SGD, Adam, Average, Schedule, Training
+from vitrail.data.decode import ImageError, Pixels
+from vitrail.data.loader import Batch
+from vitrail.data.source import Source
+from vitrail.data.sources.memory import MemorySource
+from vitrail.evaluate.accuracy import measure_accuracy
+from vitrail.models import Model
+from vitrail.train.group import Group
+from vitrail.train.guard import DivergedError
+from vitrail.train.loop import accumulate, cut, sample_keys, take_part, take_step, train
+from vitrail.train.optimiser import gradients
+from vitrail.train.prepare import Measure, Ready, prepare
+from vitrail.train.run import run
+from vitrail.train.state import Tally
+from vitrail.train.task import Parts, Task
+
+CLASSES = ("ant", "bee", "cat", "dog", "elk")
+SMALL = {"depth": 2, "width": 24, "heads": 3, "mlp_width": 40}
+SIZE = (8, 12)
+STILL = Augmentation(crop="squash", flip=False)
+# Everything random at once.
+LIVELY: dict[str, Any] = {
+    "augmentation": Augmentation(mixup=0.4, cutmix=1.0, mix_block=4, erasing=0.3),
+    "dropout": 0.2,
+    "stochastic_depth": 0.3,
+    "smoothing": 0.1,
+    "average": Average(decay=0.7),
+}
+
+
+class Spoilt(MemorySource):
+    """Some images cannot be decoded."""
+
+    spoilt: frozenset[int] = frozenset()
+
+    def read(self, index: int) -> Pixels:
+        if index in self.spoilt:
+            raise ImageError("spoilt")
+        return super().read(index)
+
+
+def images_of(count: int, *spoilt: int) -> Spoilt:
+    generator = np.random.default_rng(3)
+    pixels = generator.integers(0, 256, (count, *SIZE, 3), dtype=np.uint8)
+    source = Spoilt(pixels, np.arange(count) % len(CLASSES), CLASSES)
+    source.spoilt = frozenset(spoilt)
+    return source
+
+
+def training(**changes: Any) -> Training:
+    usual = {"batch": 12, "image_size": SIZE, "augmentation": STILL, "schedule": Schedule(curve="constant"), "dev": 0.0}
+    given = usual | {"optimiser": SGD(rate=0.1), "limit": 0.5} | changes
+    return Training(**({"steps": 9} | given if "epochs" not in given else given))
+
+
+def unmeasured(model: Model, source: Source, **_: Any) -> Mapping[str, float]:
+    raise AssertionError("nothing is to be measured")
+
+
+def task(out: Path, source: Source, config: Training, *, val: Source | None = None, model: str = "ViT-Ti/4") -> Task:
+    splits = {"train": source} | ({} if val is None else {"val": val})
+    changes = SMALL if model == "ViT-Ti/4" else {}
+    return Task(
+        command="pytest",
+        data="memory",
+        splits=splits,
+        model=model,
+        training=config,
+        out=out,
+        changes=changes,
+        device="cpu",
+    )
+
+
+def ready(out: Path, source: Source, measure: Measure = unmeasured, **changes: Any) -> Ready:
+    """A run of a small model, none of whose weights is zero, about to take its first step."""
+    parts = Parts(train=source, val=None, test=None)
+    made = prepare(task(out, source, training(**changes)), parts, Group(device=torch.device("cpu")), measure, print)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in made.state.model.named_parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+            if made.state.average is not None:
+                made.state.average.weights[name].copy_(parameter)
+    return made
+
+
+def take(made: Ready, steps: int) -> Ready:
+    batches = made.plan.feed.stream()
+    for _ in range(steps):
+        take_step(made.plan, made.state, next(batches))
+    return made
+
+
+def weights_of(made: Ready) -> dict[str, Tensor]:
+    weights, others = made.state.tensors()
+    named = {name: tensor.clone() for name, tensor in weights.items()}
+    return named | {name: tensor.clone() for name, tensor in others.items()}
+
+
+def assert_close(one: dict[str, Tensor], other: dict[str, Tensor], atol: float = 1e-6) -> None:
+    assert one.keys() == other.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], other[name], rtol=1e-5, atol=atol, msg=lambda text: f"{name}: {text}")  # noqa: B023
+
+
+def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    assert one.keys() == other.keys()
+    assert [name for name in one if not torch.equal(one[name], other[name])] == []
+
+
+def scaled(source: MemorySource, samples: list[int]) -> tuple[Tensor, Tensor]:
+    """Images as the paper's preprocessing has them, from -1 to 1, and their labels."""
+    pixels = np.stack([MemorySource.read(source, sample) for sample in samples])
+    images = torch.from_numpy((pixels.astype(np.float32) - 127.5) / 127.5).permute(0, 3, 1, 2).contiguous()
+    return images, torch.from_numpy(source.labels[samples])
+
+
+def by_hand(
+    model: nn.Module, source: MemorySource, samples: list[int], rate: float, most: float
+) -> tuple[float, float]:
+    """One update as anybody would write it in torch; gives the loss and the norm."""
+    kernels = [item for name, item in model.named_parameters() if item.ndim > 1 and name.endswith("weight")]
+    others = [item for item in model.parameters() if not any(item is kernel for kernel in kernels)]
+    adam = torch.optim.AdamW([{"params": kernels}, {"params": others, "weight_decay": 0.0}], lr=rate, weight_decay=0.2)
+    images, labels = scaled(source, samples)
+    loss = F.cross_entropy(model(images), labels, label_smoothing=0.1)
+    loss.backward()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), most)
+    adam.step()
+    return float(loss.detach()), float(norm)
+
+
+@pytest.mark.parametrize("most", [0.3, 1000.0])
+@pytest.mark.parametrize("spoilt", [(), (2, 7, 9)])
+def test_a_step_is_a_step_by_hand_over_the_images_that_can_be_read(
+    tmp_path: Path, most: float, spoilt: tuple[int, ...]
+) -> None:
+    source, optimiser = images_of(11, *spoilt), Adam(rate=3e-3, decay=0.2)
+    schedule = Schedule(curve="cosine", warmup=0)
+    made = ready(tmp_path, source, optimiser=optimiser, clip=most, smoothing=0.1, schedule=schedule, micro_batch=4)
+    twin = copy.deepcopy(made.state.model)
+    good = [sample for sample in range(11) if sample not in spoilt]
+    loss, norm = by_hand(twin, source, good, 3e-3, most)
+    take(made, 1)
+    assert made.state.step == 1
+    assert float(made.state.norm) == pytest.approx(norm, rel=1e-5)
+    assert made.state.tally.sums[0] / made.state.tally.sums[2] == pytest.approx(loss, rel=1e-5)
+    assert made.state.tally.sums[2] == len(good)
+    assert sorted(skip.sample for skip in made.state.bad) == list(spoilt)
+    # Adam turns the smallest gradients, which rounding decides, into whole steps: keys' biases have none.
+    keys = slice(SMALL["width"], 2 * SMALL["width"])
+    for (name, ours), theirs in zip(made.state.model.named_parameters(), twin.parameters(), strict=True):
+        if name.endswith("qkv.bias"):
+            ours, theirs = (torch.cat([part[: keys.start], part[keys.stop :]]) for part in (ours, theirs))
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_the_tally_counts_images_and_those_classified_right(tmp_path: Path) -> None:
+    source = images_of(11)
+    made = ready(tmp_path, source, optimiser=SGD(rate=1e-12), batch=4, epochs=2)
+    images, labels = scaled(source, list(range(11)))
+    logits = made.state.model(images).detach()
+    assert made.plan.steps == 4  # two whole batches an epoch
+    take(made, 4)
+    seen = torch.cat([batch.samples for epoch in range(2) for batch in made.plan.feed.epoch(epoch)])
+    losses = F.cross_entropy(logits, labels, reduction="none")[seen].sum()
+    right = (logits.argmax(dim=1) == labels)[seen].sum()
+    torch.testing.assert_close(made.state.tally.sums, torch.tensor([losses, right, 16]).double(), rtol=1e-5, atol=0)
+
+
+def test_an_image_without_a_label_is_never_right() -> None:
+    tally, logits = Tally(torch.device("cpu")), torch.tensor([[2.0, 1.0, 0.0]] * 3)
+    targets = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.2, 0.8, 0.0]])
+    tally.add(torch.tensor([0.5, 0.0, 2.0]), logits, targets)
+    tally.add(torch.tensor([0.25]), logits[:1], targets[:1])
+    assert tally.sums.tolist() == [2.75, 2, 4]
+
+
+@pytest.mark.parametrize("average", [Average(decay=0.7), Average(decay=0.4, ramp=True)])
+def test_the_average_follows_every_update(tmp_path: Path, average: Average) -> None:
+    made = ready(tmp_path, images_of(24), average=average)
+    batches, expected = made.plan.feed.stream(), None
+    for step in range(6):
+        before = {name: item.detach().clone() for name, item in made.state.model.named_parameters()}
+        expected = before if expected is None else expected
+        take_step(made.plan, made.state, next(batches))
+        kept = min(0.4, (1 + step) / (10 + step)) if average.ramp else 0.7
+        for name, item in made.state.model.named_parameters():
+            expected[name] = kept * expected[name] + (1 - kept) * item.detach()
+        assert_close(made.state.tensors()[0], expected)
+
+
+def test_micro_batches_change_nothing_whatever_is_random(tmp_path: Path) -> None:
+    source, outcomes = images_of(24), {}
+    for size in (12, 1, 3, 5):
+        made = ready(tmp_path / str(size), source, micro_batch=size, clip=1.0, **LIVELY)
+        assert made.plan.micro_batch == size
+        outcomes[size] = weights_of(take(made, 3))
+    quiet: dict[str, Any] = LIVELY | {"dropout": 0.0, "stochastic_depth": 0.0}
+    still = ready(tmp_path / "still", source, clip=1.0, **quiet)
+    for size in (1, 3, 5):
+        assert_close(outcomes[size], outcomes[12])
+    others = weights_of(take(still, 3))
+    assert max(float((others[name] - outcomes[12][name]).abs().max()) for name in others) > 1e-3
+
+
+def test_every_sample_has_its_own_dropout_in_every_epoch(tmp_path: Path) -> None:
+    made = ready(tmp_path, images_of(12), batch=12)
+    first, second = (next(made.plan.feed.epoch(epoch)) for epoch in range(2))
+    keys = {sample: key for sample, key in zip(first.samples.tolist(), sample_keys(first, 0).tolist(), strict=True)}
+    assert len(set(keys.values())) == 12
+    for part in cut(first, 5, 0):
+        assert sample_keys(part, 0).tolist() == [keys[sample] for sample in part.samples.tolist()]
+    later = dict(zip(second.samples.tolist(), sample_keys(second, 0).tolist(), strict=True))
+    other = dict(zip(first.samples.tolist(), sample_keys(first, 1).tolist(), strict=True))
+    assert all(len({keys[sample], later[sample], other[sample]}) == 3 for sample in keys)
+
+
+def test_a_batch_is_cut_into_parts_the_last_of_which_may_be_empty(tmp_path: Path) -> None:
+    batch = next(ready(tmp_path, images_of(11), batch=11).plan.feed.stream())
+    for size, least, expected in ((4, 0, [4, 4, 3]), (4, 5, [4, 4, 3, 0, 0]), (11, 1, [11]), (20, 0, [11])):
+        parts = list(cut(batch, size, least))
+        assert [len(part.labels) for part in parts] == expected
+        for field in ("images", "labels", "samples", "targets"):
+            assert torch.equal(torch.cat([getattr(part, field) for part in parts]), getattr(batch, field))
+    assert [len(part.labels) for part in cut(_none(batch), 4, 0)] == [0]
+
+
+def _none(batch: Batch) -> Batch:
+    (part,) = list(cut(batch, len(batch.labels), 2))[1:]
+    return part
+
+
+def test_an_empty_share_changes_nothing(tmp_path: Path) -> None:
+    made = ready(tmp_path, images_of(11), batch=11, dropout=0.2)
+    plan, state = made.plan, made.state
+    batch = next(plan.feed.stream())
+    alone = accumulate(plan, state, batch, 11, 11)
+    expected, tally = [gradient.clone() for gradient in gradients(state.optimiser)], state.tally.sums.clone()
+    assert take_part(plan, state, _none(batch), 1 / 11) == 0
+    assert torch.equal(state.tally.sums, tally)
+    for gradient, before in zip(gradients(state.optimiser), expected, strict=True):
+        assert torch.equal(gradient, before)
+    state.optimiser.zero_grad()
+    assert accumulate(plan, state, batch, 11, 33) == alone  # as where another rank has three times as many
+    for gradient, before in zip(gradients(state.optimiser), expected, strict=True):
+        assert torch.equal(gradient, before)
+
+
+def test_a_step_without_a_readable_image_moves_no_weight(tmp_path: Path) -> None:
+    made = ready(tmp_path, images_of(9, 0, 1, 2, 3, 4, 5, 6, 7), batch=1, limit=0.95)
+    before = weights_of(made)
+    batch = next(batch for batch in made.plan.feed.stream() if not len(batch.labels))
+    take_step(made.plan, made.state, batch)
+    after = weights_of(made)
+    assert_same(before, {name: after[name] for name in before})
+    assert made.state.tally.sums.tolist() == [0, 0, 0]
+    assert made.state.step == 1
+    assert [skip.reason for skip in made.state.bad] == ["spoilt"] * len(made.state.bad) != []
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_numbers_that_are_not_finite_stop_the_run_before_the_update(tmp_path: Path, where: str) -> None:
+    made = take(ready(tmp_path, images_of(24), optimiser=Adam(rate=1e-3), average=Average(decay=0.5)), 2)
+    plan, state = made.plan, made.state
+    before, batch = weights_of(made), next(plan.feed.stream(start=2))
+    if where == "loss":
+        plan.forward = lambda images: state.model(images) * torch.tensor(float("nan"))
+    else:
+        assert isinstance(state.model.head, nn.Linear)
+        state.model.head.weight.register_hook(lambda gradient: gradient * float("inf"))
+    some = ", ".join(f"{sample} (image {sample})" for sample in batch.samples[:8].tolist())
+    with pytest.raises(DivergedError) as caught:
+        take_step(plan, state, batch)
+    text = str(caught.value)
+    assert text.startswith(f"step 2, samples {some} and others: the loss is ")
+    assert ("loss is nan" in text) == (where == "loss")
+    for advice in ("nothing was updated", "rate", "warm up longer", "--set clip=1", "float32", "vitrail data check"):
+        assert advice in text
+    assert state.step == 2
+    after = weights_of(made)
+    assert before.pop("tally").shape == after.pop("tally").shape  # which counts the step that failed
+    assert_same(before, after)
+
+
+def refusing(made: Ready, at: Callable[[int, int], bool]) -> list[int]:
+    """Let the forward pass run out of memory by its count and the number of images; gives the list of sizes seen."""
+    seen: list[int] = []
+    forward = made.plan.forward
+
+    def fake(images: Tensor) -> Tensor:
+        seen.append(len(images))
+        if at(len(seen), len(images)):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(images)
+
+    made.plan.forward = fake
+    return seen
+
+
+def test_a_micro_batch_that_does_not_fit_is_halved_and_the_result_is_the_same(tmp_path: Path) -> None:
+    source = images_of(24)
+    expected = weights_of(take(ready(tmp_path / "one", source, clip=1.0, **LIVELY), 3))
+    made = ready(tmp_path / "two", source, clip=1.0, **LIVELY)
+    seen = refusing(made, lambda count, images: images > 6 or count == 3)  # the third: gradients are there already
+    assert_close(weights_of(take(made, 3)), expected)
+    assert seen == [12, 6, 6, *[3] * 12]
+    assert made.plan.micro_batch == 3
+
+
+def test_one_image_that_does_not_fit_ends_the_run(tmp_path: Path) -> None:
+    made = ready(tmp_path, images_of(12), batch=5)
+    seen = refusing(made, lambda count, images: True)
+    with pytest.raises(torch.OutOfMemoryError):
+        take(made, 1)
+    assert seen == [5, 3, 2, 1]
+
+
+def test_chores_come_after_every_step_and_an_interruption_ends_the_run(tmp_path: Path) -> None:
+    made = ready(tmp_path, images_of(24), steps=4)
+    told: list[tuple[int, bool, bool]] = []
+
+    def chore(state: Any, *, ends: bool, interrupted: bool) -> None:
+        told.append((state.step, ends, interrupted))
+
+    made.plan.interrupted = lambda: made.state.step == 2
+    assert not train(made.plan, made.state, [chore])
+    assert told == [(1, False, False), (2, False, True)]
+    assert train(made.plan, made.state, [chore])
+    assert told[2:] == [(3, False, False), (4, True, False)]
+    batches = made.plan.feed.stream(start=2)
+    assert train(made.plan, made.state, [chore])
+    assert len(told) == 4
+    batches.close()
+
+
+@pytest.mark.parametrize("average", [None, Average(decay=0.6)])
+def test_patience_ends_a_run_and_the_best_is_taken(tmp_path: Path, average: Average | None) -> None:
+    source, values = images_of(24), iter([0.3, 0.6, 0.5, 0.6, 0.2, 1.0])
+    seen: list[dict[str, Tensor]] = []
+
+    def measure(model: Model, source: Source, **_: Any) -> Mapping[str, float]:
+        assert not model.training
+        seen.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+        return {"accuracy": next(values), "count": len(seen)}
+
+    config = training(steps=40, evaluate_every=2, save_every=2, patience=3, average=average)
+    notes: list[str] = []
+    outcome = run(
+        task(tmp_path / "run", source, config, val=images_of(3)), measure, lambda record: notes.append(str(record))
+    )
+    assert len(seen) == 5  # the second was the best, and equal is not better
+    assert (outcome.finished, outcome.step, outcome.steps) == (True, 4, 40)
+    assert outcome.metrics == {"accuracy": 0.6, "count": 2}
+    assert any("the best was at step 4: taking it" in note for note in notes)
+    assert_same(vitrail.load(tmp_path / "run").state_dict(), seen[1])
+
+
+def test_without_patience_the_last_weights_are_taken(tmp_path: Path) -> None:
+    values = iter([0.9, 0.1, 0.2])
+    seen: list[dict[str, Tensor]] = []
+
+    def measure(model: Model, source: Source, **_: Any) -> Mapping[str, float]:
+        seen.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+        return {"accuracy": next(values)}
+
+    config = training(steps=6, evaluate_every=2)
+    outcome = run(task(tmp_path / "run", images_of(24), config, val=images_of(3)), measure, lambda record: None)
+    assert (outcome.step, outcome.metrics) == (6, {"accuracy": 0.2})
+    assert_same(vitrail.load(tmp_path / "run").state_dict(), seen[2])
+
+
+def test_fine_tuning_learns_eight_images_by_heart(tmp_path: Path) -> None:
+    pretrained = vitrail.create("ViT-Ti/4", image_size=8, classes=7, seed=5, **SMALL)  # pyright: ignore[reportArgumentType]
+    vitrail.save(pretrained, tmp_path / "pretrained")
+    source = images_of(8)
+    config = training(
+        optimiser=Adam(rate=3e-3), schedule=Schedule(curve="cosine", warmup=5), steps=60, batch=8, clip=1.0
+    )
+    asked = task(tmp_path / "run", source, config, val=source, model=str(tmp_path / "pretrained"))
+    records: list[Mapping[str, Any]] = []
+    outcome = run(asked, measure_accuracy, records.append)
+    assert outcome.metrics["accuracy"] == 1
+    losses = [record["loss"] for record in records if record["kind"] == "train"]
+    assert losses[0] > 1 > 0.3 > losses[-1]
+    model = copy.deepcopy(vitrail.load(tmp_path / "run"))
+    assert (model.card.class_names, model.config.image_size) == (CLASSES, SIZE)
+    images, labels = scaled(source, list(range(8)))
+    assert torch.equal(model(images).argmax(dim=1), labels)
