@@ -127,7 +127,7 @@ def test_a_fresh_model_goes_by_the_side_of_the_images(side: int, size: int, patc
     choice = choose(Many(600, (side, side + 50), (side + 90, side)), None, pretrained=False, has_val=False)
     assert choice.model == f"ViT-Ti/{patch}"
     assert choice.training.image_size == (size, size)
-    assert dict(choice.changes) == {"depth": 6}
+    assert dict(choice.changes) == {"depth": 6, "positions": "sinusoidal-2d"}
     assert parse(choice.model, {**choice.changes, "image_size": choice.training.image_size})
     expected = f"a fresh ViT-Ti/{patch} at {size} pixels, as the images are about {side}"
     assert any(expected in reason for reason in choice.reasons)

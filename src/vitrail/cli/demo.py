@@ -18,7 +18,10 @@ Shapes = Annotated[bool, typer.Option("--shapes", help="Walk one image through a
 # The worked example of the paper's readers, then the paper's own model.
 EXAMPLES = (("ViT-Ti/8", 16), ("ViT-B/16", 224))
 MODEL = "ViT-Ti/7"  # 16 patches of an image of 28 pixels
-SETTINGS = ("model.depth=6", "image_size=28", "rate=1e-3", "dev=0", "log_every=31")
+SETTINGS = (
+    *("model.depth=6", "model.positions=sinusoidal-2d", "image_size=28", "rate=1e-3"),
+    *("mixup=0", "stochastic_depth=0", "dev=0", "log_every=31"),  # little that makes a short run learn slower
+)
 
 
 def demo(

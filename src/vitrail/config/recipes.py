@@ -202,7 +202,7 @@ SMALL = Training(
     recipe="small",
     optimiser=Adam(rate=7e-4, betas=(0.9, 0.99), decay=0.05),
     schedule=Schedule(curve="cosine", warmup=100, end=1e-5),
-    epochs=120,
+    epochs=100,
     batch=64,
     clip=1.0,
     smoothing=0.1,

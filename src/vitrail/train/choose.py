@@ -78,8 +78,8 @@ def _from_scratch(source: Source, count: int, model: str | None, dev: float, why
             f"a fresh {model} at {size} pixels, as the images are about {side} pixels; --model takes a trained one"
         )
         if count < SMALL_DATA:
-            shape = {"depth": 6}
-            why.append("6 of its 12 layers, which is enough for so few images")
+            shape = {"depth": 6, "positions": "sinusoidal-2d"}
+            why.append("6 of its 12 layers, and positions that need not be learned, as the images are few")
     else:
         why.append(f"{size} pixels, as the images are about {side}")
     light = "the recipe small, as the images are few: AdamW, crops, Mixup, stochastic depth, averaged weights"
