@@ -124,6 +124,7 @@ def train(
     """Settle what is open and run it; nothing where another process of the same run speaks."""
     from vitrail.data.open import open_data
     from vitrail.evaluate.accuracy import measure_accuracy
+    from vitrail.runtime.memory import keep_memory
     from vitrail.train.run import run
     from vitrail.train.task import Task, name_model
 
@@ -146,6 +147,7 @@ def train(
         device=device,
         tensorboard=tensorboard,
     )
+    keep_memory()
     leads = int(os.environ.get("RANK", "0")) == 0
     with showing(quiet=quiet or not leads) as tell:
         for reason in choice.reasons:

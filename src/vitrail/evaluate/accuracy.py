@@ -49,9 +49,10 @@ def measure_accuracy(
         some = bool(len(part.labels))
         if not some and group.ranks == 1:
             continue
-        # A rank without images runs one of its own: where weights are shared out, the others wait for it.
+        # Filled up, as a compiled model is made for one size; a rank without images runs too, as the others may wait.
+        images = part.images if forward is None else fill_up(part.images, batch)
         with autocast():
-            logits = run(part.images if some else part.images.new_zeros(1, *part.images.shape[1:]))
+            logits = run(images if len(images) else fill_up(images, 1))[: len(part.labels)]
         if some:
             counts[:4] += count(logits.float(), part.labels, part.targets)
     model.train(trains)
@@ -59,6 +60,11 @@ def measure_accuracy(
     seen = max(images, 1)
     found = {"accuracy": correct / seen, "loss": loss / seen, "images": images, "left_out": left_out}
     return found | ({"top5": five / seen} if (model.config.classes or 0) > 5 else {})
+
+
+def fill_up(images: Tensor, size: int) -> Tensor:
+    """Put empty images behind, so that there are so many."""
+    return torch.cat([images, images.new_zeros(max(size - len(images), 0), *images.shape[1:])])
 
 
 def count(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:

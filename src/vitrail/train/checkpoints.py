@@ -4,9 +4,11 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from vitrail.checkpoint.archives.safe import SafeArchive, write_safetensors
 from vitrail.checkpoint.place import RUN_FILES, SAVED, WEIGHTS, checkpoints_of, read_document
@@ -27,13 +29,15 @@ class Checkpoints:
         self.run, self.folder = run, run / SAVED
         self.keep = max(keep, 2)  # so that there is one before a damaged one
 
-    def save(self, state: State, card: Card, extra: dict[str, Any]) -> Path:
-        """Write a checkpoint beside the others; those that are not kept go once it is there."""
-        weights, others = state.tensors()
-        return self.write(state, weights, others, card, extra)
-
-    def write(self, state: State, weights: Any, others: Any, card: Card, extra: dict[str, Any]) -> Path:  # noqa: ANN401
-        """Write tensors that were gathered before."""
+    def write(
+        self,
+        state: State,
+        weights: Mapping[str, Tensor],
+        others: Mapping[str, Tensor],
+        card: Card,
+        extra: Mapping[str, Any],
+    ) -> Path:
+        """Write a checkpoint of gathered tensors beside the others; those that are not kept go once it is there."""
         path = self.folder / f"step-{state.step:09d}"
         if path.exists():
             return path  # a step has one state

@@ -15,6 +15,7 @@ from vitrail.config.recipe import Training
 from vitrail.data.feed import Feed
 from vitrail.data.loader import Batch, Skip
 from vitrail.data.transforms.upload import upload
+from vitrail.errors import ConfigError
 from vitrail.models import give_keys
 from vitrail.ops.losses import loss_of, smooth
 from vitrail.ops.order import key, mix
@@ -104,9 +105,12 @@ def accumulate(plan: Plan, state: State, batch: Batch, images: int, most: int) -
                 with nullcontext() if number + 1 == len(parts) else plan.holds_back():
                     total += take_part(plan, state, part, plan.group.ranks / max(images, 1))
             return total
-        except torch.OutOfMemoryError:
+        except torch.OutOfMemoryError as error:
             if plan.micro_batch == 1 or plan.group.ranks > 1:
-                raise
+                raise ConfigError(
+                    f"{plan.micro_batch} images at a time do not fit into the memory of {plan.group.device}. "
+                    "Say --set micro_batch=... with fewer, --set model.checkpointing=true, or take a smaller model."
+                ) from error
             state.tally.sums.copy_(tally)
             state.optimiser.zero_grad(set_to_none=True)
             plan.micro_batch = -(-plan.micro_batch // 2)

@@ -143,7 +143,7 @@ def build_chores(
         checkpoints,
         journal,
         group,
-        lambda state: card_of(state, config),
+        card_of,
         tell,
         plan.guard,
         lambda: circumstances(plan),
@@ -169,7 +169,7 @@ def circumstances(plan: Plan) -> dict[str, Any]:
     }
 
 
-def card_of(state: State, config: Training, metrics: Mapping[str, float] | None = None) -> Card:
+def card_of(state: State, metrics: Mapping[str, float] | None = None) -> Card:
     """Give what belongs to the weights: class names, preprocessing, where they come from, how good they are."""
     return replace(state.model.card, metrics=dict(state.metrics if metrics is None else metrics))
 

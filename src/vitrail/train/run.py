@@ -214,7 +214,7 @@ def finish(task: Task, ready: Ready, parts: Parts, group: Group, say: Callable[[
     with group.leader_writes() as leads:
         if leads:
             with writing(task.out):
-                renew_run(task.out, state.model.config, weights, card_of(state, plan.config, metrics))
+                renew_run(task.out, state.model.config, weights, card_of(state, metrics))
                 summary = {"step": state.step, "steps": plan.steps, "metrics": metrics}
                 write_bytes(task.out / DONE, (json.dumps(summary, indent=2) + "\n").encode())
     return metrics

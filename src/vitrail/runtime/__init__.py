@@ -1,0 +1,1 @@
+"""A model made fast: what the machine is asked for."""
