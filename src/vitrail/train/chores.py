@@ -1,5 +1,6 @@
 """What is done beside the training: log, evaluate, save; each every so many steps."""
 
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -41,12 +42,23 @@ class Log:
         record |= {"images": int(images), "left_out": len(state.bad)}
         record["time"] = {
             "images_per_second": images / seconds,
-            "memory": torch.cuda.max_memory_allocated(self.group.device) if self.group.device.type == "cuda" else None,
+            "memory": peak_memory(self.group.device),
             "clock": time.time(),
         }
         if self.group.leads:
             self.journal.write(record)
         self.tell(record)
+
+
+def peak_memory(device: torch.device) -> int | None:
+    """Give the most bytes that were held: of the GPU by tensors, else by this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 class Evaluation:

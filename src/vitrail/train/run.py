@@ -14,6 +14,7 @@ import torch
 
 from vitrail.checkpoint.place import BEGUN, RUN_FILES, checkpoints_of, read_document
 from vitrail.checkpoint.run import renew_run
+from vitrail.config import encode, to_document
 from vitrail.config.codec import encode_training
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.files import write_bytes, writing
@@ -25,10 +26,10 @@ from vitrail.train.loop import train
 from vitrail.train.prepare import Measure, Ready, card_of, circumstances, prepare
 from vitrail.train.task import Parts, Task, choose_parts
 
-DONE, CUT = "summary.json", "split.npz"
+DONE, CUT, RESOLVED = "summary.json", "split.npz", "resolved.json"
 # What a killed run leaves of a file that it was writing.
 HALF = re.compile(
-    rf"\.({'|'.join(Path(name).stem for name in (*RUN_FILES, BEGUN, DONE, CUT))})\.[0-9a-f]{{12}}(\.\w+)?"
+    rf"\.({'|'.join(Path(name).stem for name in (*RUN_FILES, BEGUN, DONE, CUT, RESOLVED))})\.[0-9a-f]{{12}}(\.\w+)?"
 )
 PATIENCE = 10.0  # seconds until a run that was killed is gone
 # What may change when a run goes on: nothing of it changes the result.
@@ -70,6 +71,9 @@ def run(task: Task, measure: Measure, tell: Tell) -> Outcome:
         for text in ready.said:
             say(text)
         go_on(ready, group, say)
+        with group.leader_writes() as leads:
+            if leads:
+                write_bytes(task.out / RESOLVED, (json.dumps(resolved(ready), indent=2) + "\n").encode())
         plan, state = ready.plan, ready.state
         plan.interrupted = stack.enter_context(listening(say))
         tell({"kind": "begin", "step": state.step, "steps": plan.steps, "batch": plan.config.batch})
@@ -118,6 +122,18 @@ def open_folder(task: Task) -> None:
             f"{task.out} was begun otherwise: {'; '.join(differing[:6])}. Say the same again to go on, "
             "or give another --out."
         )
+
+
+def resolved(ready: Ready) -> dict[str, Any]:
+    """Give every value as it is used, those that were chosen or derived too."""
+    plan = ready.plan
+    return {
+        "steps": plan.steps,
+        "training": encode_training(plan.config),
+        "model": encode(ready.state.model.config),
+        "preprocessing": to_document(ready.state.model.card.preprocessing),
+        **circumstances(plan),
+    }
 
 
 def is_half(path: Path) -> bool:
