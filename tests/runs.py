@@ -91,7 +91,7 @@ def steps_of(out: Path) -> list[int]:
 
 def leftovers(out: Path) -> list[str]:
     """List what a killed run left behind."""
-    return sorted(str(path.relative_to(out)) for path in out.rglob(".*"))
+    return sorted(str(path.relative_to(out)) for path in out.rglob(".*") if path.name != ".lock")
 
 
 class Runs:

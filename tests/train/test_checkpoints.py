@@ -222,7 +222,7 @@ def test_a_finished_run_says_so_and_computes_nothing(runs: Runs, images: Path, w
     assert ended.status == 0
     assert f"finished before: {whole}" in ended.said
     assert held(whole) == before
-    assert (tmp_path / "changes").read_text() == f"open {whole}/training.json\n"  # to lock it
+    assert (tmp_path / "changes").read_text() == ""
 
 
 def test_a_folder_that_is_somebody_elses_is_refused(runs: Runs, images: Path, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_a_folder_that_is_somebody_elses_is_refused(runs: Runs, images: Path, tm
 def test_two_processes_do_not_train_in_one_folder(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PATIENCE", 0.2)
     code = "import fcntl, sys; file = open(sys.argv[1], 'r+'); fcntl.lockf(file, fcntl.LOCK_EX); print(); input()"
-    command = [sys.executable, "-c", code, str(stopped / "training.json")]
+    command = [sys.executable, "-c", code, str(stopped / ".lock")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()

@@ -18,6 +18,7 @@ from vitrail.data.decode import ImageError, Pixels
 from vitrail.data.loader import Batch
 from vitrail.data.source import Source
 from vitrail.data.sources.memory import MemorySource
+from vitrail.errors import ConfigError
 from vitrail.evaluate.accuracy import measure_accuracy
 from vitrail.models import Model
 from vitrail.train.group import Group
@@ -327,9 +328,25 @@ def test_a_micro_batch_that_does_not_fit_is_halved_and_the_result_is_the_same(tm
 def test_one_image_that_does_not_fit_ends_the_run(tmp_path: Path) -> None:
     made = ready(tmp_path, images_of(12), batch=5)
     seen = refusing(made, lambda count, images: True)
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(ConfigError, match=r"1 images at a time do not fit .* Say --set micro_batch="):
         take(made, 1)
     assert seen == [5, 3, 2, 1]
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+def test_parts_that_are_filled_up_learn_the_same(tmp_path: Path, loss: Any) -> None:
+    """As where the model is compiled, and images are absent."""
+    results = []
+    for fills in (False, True):
+        made = ready(tmp_path / str(fills), images_of(13, 2, 5), batch=11, micro_batch=4, loss=loss, limit=0.5)
+        made.plan.fills = fills
+        sizes: list[int] = []
+        model = made.state.model
+        made.plan.forward = lambda images, model=model, sizes=sizes: (sizes.append(len(images)), model(images))[1]
+        take(made, 3)
+        results.append(weights_of(made))
+        assert set(sizes) == {4} if fills else min(sizes) < 4
+    assert_close(*results)
 
 
 def test_chores_come_after_every_step_and_an_interruption_ends_the_run(tmp_path: Path) -> None:

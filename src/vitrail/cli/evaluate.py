@@ -1,6 +1,7 @@
 """`vitrail evaluate`: how good a model is on images with labels."""
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -30,11 +31,15 @@ def evaluate(
     allow_pipe: Pipe = False,
     as_json: Json = False,
 ) -> None:
-    """Measure accuracy; every image counts once."""
+    """Measure accuracy; every image counts once.
+
+    Of data without a test or val split, a run is measured on the images that it kept back; `--split` takes them all.
+    """
     from vitrail.checkpoint.load import load
     from vitrail.data.open import open_data
     from vitrail.evaluate.accuracy import measure_accuracy
     from vitrail.train.group import Group, choose_device
+    from vitrail.train.task import kept_back
 
     group = Group(device=choose_device(device))
     splits = open_data(data, allow_pipe=allow_pipe)
@@ -43,8 +48,10 @@ def evaluate(
         chosen = next(iter(splits))
     if chosen is None or chosen not in splits:
         raise DataError(f"{data}: there is no split {chosen or 'test'!r}. There are: {', '.join(splits)}.")
-    model = load(run, device=group.device)
     source = splits[chosen]
+    part = kept_back(Path(run).expanduser(), source) if split is None and chosen in ("all", "train") else None
+    said = chosen if part is None else f"those of {chosen} that the run kept back"
+    model = load(run, device=group.device)
     names = model.card.class_names
     if names is not None and source.class_names != names:
         raise DataError(
@@ -54,12 +61,12 @@ def evaluate(
     if model.config.classes != len(source.class_names):
         raise DataError(f"the model has {model.config.classes} classes, the data {len(source.class_names)}.")
     with working("evaluating ..."):
-        found = measure_accuracy(model, source, group=group, batch=batch, workers=workers, limit=limit)
+        found = measure_accuracy(model, part or source, group=group, batch=batch, workers=workers, limit=limit)
     if as_json:
-        typer.echo(json.dumps({"run": run, "data": data, "split": chosen, **found}, indent=2))
+        typer.echo(json.dumps({"run": run, "data": data, "split": said, **found}, indent=2))
         return
     console = Console(highlight=False)
-    console.print(f"accuracy {found['accuracy']:.2%} of {found['images']:,.0f} images ({chosen})", markup=False)
+    console.print(f"accuracy {found['accuracy']:.2%} of {found['images']:,.0f} images ({said})", markup=False)
     if "top5" in found:
         console.print(f"among the first five {found['top5']:.2%}", markup=False)
     console.print(f"loss {found['loss']:.4f}", markup=False)

@@ -110,10 +110,11 @@ class Loader:
         """Count what was left out, each image once, and stop past the limit."""
         for skip in skipped:
             self.bad.setdefault(skip.sample, skip if len(self.bad) < LISTED else None)
-        if len(self.bad) > self.limit * self.order.size:
+        size = self.order.size
+        if size is not None and len(self.bad) > self.limit * size:
             some = "; ".join(f"{skip.name}: {skip.reason}" for skip in list(self.bad.values())[:5] if skip)
             raise DataError(
-                f"{len(self.bad):,} of {self.order.size:,} images cannot be read, over the limit of {self.limit:.1%}: "
+                f"{len(self.bad):,} of {size:,} images cannot be read, over the limit of {self.limit:.1%}: "
                 f"{some}. Repair or remove them (vitrail data check lists all), or allow more with limit=..."
             )
 

@@ -58,7 +58,7 @@ def _in_folder(folder: Path, *, allow_pipe: bool) -> Mapping[str, Source]:
         return {"all": PackedSource(folder)}
     parts = [name for name in sorted(names) if (folder / name / "packed.json").is_file()]
     if parts:
-        return {name: PackedSource(folder / name) for name in parts}
+        return _usual({name: PackedSource(folder / name) for name in parts})
     if any(name.endswith(("-idx3-ubyte", "-idx3-ubyte.gz")) for name in names):
         return idx_splits(folder)
     if any(name.endswith(".parquet") for name in names) or any((folder / "data").glob("*.parquet")):

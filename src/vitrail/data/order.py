@@ -69,8 +69,8 @@ class Order(ABC):
 
     @property
     @abstractmethod
-    def size(self) -> int:
-        """Samples of an epoch; an estimate while not all are known."""
+    def size(self) -> int | None:
+        """Samples of an epoch; an estimate while not all are known, None while none is."""
 
     @abstractmethod
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Turn]:

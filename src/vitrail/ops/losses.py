@@ -2,6 +2,7 @@
 
 from typing import Literal, assert_never
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
@@ -15,12 +16,16 @@ def smooth(targets: Float[Tensor, "B K"], share: float) -> Float[Tensor, "B K"]:
 def loss_of(
     logits: Float[Tensor, "B K"], targets: Float[Tensor, "B K"], kind: Literal["softmax", "sigmoid"]
 ) -> Float[Tensor, " B"]:
-    """Cross-entropy of a softmax over the classes, or the sum over the classes of that of a sigmoid each."""
+    """Cross-entropy of a softmax over the classes, or the sum over the classes of that of a sigmoid each.
+
+    What has no label, targets of zero, has no loss.
+    """
     logits = logits.float()
     match kind:
         case "softmax":
             return -(targets * F.log_softmax(logits, dim=1)).sum(dim=1)
         case "sigmoid":
-            return F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(dim=1)
+            losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(dim=1)
+            return torch.where(targets.sum(dim=1) > 0, losses, 0)
         case _:
             assert_never(kind)

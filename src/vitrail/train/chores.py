@@ -123,7 +123,7 @@ class Save:
         if state.step % self.every and not (ends or interrupted or best):
             return
         self.guard.settle()
-        weights, others = state.tensors()
+        weights, others = state.tensors(keeps=self.group.leads)
         path: Path | None = None
         with self.group.leader_writes() as leads:
             if leads:

@@ -18,7 +18,8 @@ def fit_micro_batch(config: ModelConfig, training: Training, share: int, device:
     """Give the most images of a rank's share of the batch that fit, in equal parts."""
     if training.micro_batch is not None:
         return min(training.micro_batch, share)
-    room = SHARE * free_memory(device)
+    sharing = 1 if device.type == "cuda" else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # processes of this machine
+    room = SHARE * free_memory(device) / sharing
     if training.average is not None:
         room -= FULL * parameters(config).total
     parts = 1

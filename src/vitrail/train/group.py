@@ -24,6 +24,7 @@ class Group:
     device: torch.device
     rank: int = 0
     ranks: int = 1
+    hosts: Any = None  # the group that exchanges what the CPU holds, where the default one is of GPUs
 
     @property
     def leads(self) -> bool:
@@ -34,9 +35,16 @@ class Group:
         """Add numbers up over all ranks."""
         if self.ranks == 1:
             return list(numbers)
-        tensor = torch.tensor(numbers, dtype=torch.float64, device=self.device)
-        dist.all_reduce(tensor)
-        return tensor.tolist()
+        return [sum(column) for column in zip(*self.rows(*numbers), strict=True)]
+
+    def rows(self, *numbers: float) -> list[list[float]]:
+        """Give everybody the numbers of each rank; no GPU is waited for."""
+        own = torch.tensor(numbers, dtype=torch.float64)
+        if self.ranks == 1:
+            return [own.tolist()]
+        found = [torch.empty_like(own) for _ in range(self.ranks)]
+        dist.all_gather(found, own, group=self.hosts)
+        return [part.tolist() for part in found]
 
     def together(self, tensor: Tensor) -> Tensor:
         """Add a tensor up over all ranks; the given one stays."""
@@ -50,7 +58,7 @@ class Group:
         if self.ranks == 1:
             return [thing]
         found: list[Any] = [None] * self.ranks
-        dist.all_gather_object(found, thing)
+        dist.all_gather_object(found, thing, group=self.hosts)
         return found
 
     def from_leader(self, thing: Any) -> Any:  # noqa: ANN401
@@ -58,7 +66,7 @@ class Group:
         if self.ranks == 1:
             return thing
         box = [thing]
-        dist.broadcast_object_list(box, src=0)
+        dist.broadcast_object_list(box, src=0, group=self.hosts)
         return box[0]
 
     @contextmanager
@@ -80,7 +88,10 @@ class Group:
 def joined(device: str | torch.device | None) -> Iterator[Group]:
     """Join the processes of torchrun where it started this one; leave at the end."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
-        yield Group(device=choose_device(device))
+        place = choose_device(device)
+        if place.type == "cuda" and place.index is not None:
+            torch.cuda.set_device(place)  # streams and events are of the current one
+        yield Group(device=place)
         return
     local = int(os.environ.get("LOCAL_RANK", 0))
     place = choose_device(device)
@@ -91,7 +102,8 @@ def joined(device: str | torch.device | None) -> Iterator[Group]:
     if begun:
         dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=PATIENCE)
     try:
-        yield Group(device=place, rank=dist.get_rank(), ranks=dist.get_world_size())
+        hosts = dist.new_group(backend="gloo", timeout=PATIENCE) if place.type == "cuda" else None
+        yield Group(device=place, rank=dist.get_rank(), ranks=dist.get_world_size(), hosts=hosts)
     finally:
         if begun:
             dist.destroy_process_group()

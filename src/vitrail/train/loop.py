@@ -51,6 +51,7 @@ class Plan:
     micro_batch: int
     interrupted: Callable[[], bool]
     holds_back: Callable[[], AbstractContextManager[object]] = nullcontext  # gradients from the other ranks
+    fills: bool = False  # parts that are smaller than a micro-batch up
 
 
 def train(plan: Plan, state: State, chores: Sequence[Chore]) -> bool:
@@ -58,23 +59,28 @@ def train(plan: Plan, state: State, chores: Sequence[Chore]) -> bool:
     interrupted = False
     with closing(plan.feed.stream(start=state.step)) as batches:
         while not (is_over(plan, state) or interrupted):
-            take_step(plan, state, next(batches))
-            interrupted = plan.group.total(plan.interrupted())[0] > 0
+            asked = take_step(plan, state, next(batches))
+            interrupted = asked if plan.group.ranks > 1 else plan.interrupted()
             for chore in chores:
                 chore(state, ends=is_over(plan, state), interrupted=interrupted)
     return is_over(plan, state)
 
 
-def take_step(plan: Plan, state: State, batch: Batch) -> None:
-    """One update from one global batch, whatever share of it goes through at once."""
+def take_step(plan: Plan, state: State, batch: Batch) -> bool:
+    """One update from one global batch, whatever share of it goes through at once; tells whether to end after it."""
     config = plan.config
     rate = rate_at(config.schedule, config.optimiser.rate, state.step, plan.steps)
-    images, most, skipped = (int(n) for n in _counts(plan, batch))
-    if skipped:
+    shares, skipped, asked = zip(
+        *plan.group.rows(len(batch.labels), len(batch.skipped), plan.interrupted()), strict=True
+    )
+    if any(skipped):
         note_bad(plan, state, batch)
+    if not any(shares):  # nothing of the step could be decoded
+        state.step += 1
+        return any(asked)
     set_rate(state.optimiser, rate)
     state.model.train()
-    loss = accumulate(plan, state, batch, images, most)
+    loss = plan.group.together(accumulate(plan, state, batch, int(sum(shares)), int(max(shares))))
     norm = clip(gradients(state.optimiser), config.clip)
     plan.guard.look(loss, norm, partial(name_step, plan, state.step, batch.samples))
     state.optimiser.step()
@@ -83,6 +89,7 @@ def take_step(plan: Plan, state: State, batch: Batch) -> None:
         state.average.update(state.model, decay_at(config.average, state.step))
     state.epoch, state.rate, state.norm = batch.epoch, rate, norm
     state.step += 1
+    return any(asked)
 
 
 def name_step(plan: Plan, step: int, samples: Tensor) -> str:
@@ -93,7 +100,7 @@ def name_step(plan: Plan, step: int, samples: Tensor) -> str:
 
 
 def accumulate(plan: Plan, state: State, batch: Batch, images: int, most: int) -> Tensor:
-    """Add up the gradients of the mean loss over all ranks' images, micro-batch by micro-batch; give this rank's loss.
+    """Add up the gradients of the mean loss over all ranks' images, part by part; give this rank's share of the loss.
 
     A micro-batch that does not fit into memory is halved, once and for all.
     """
@@ -119,8 +126,9 @@ def accumulate(plan: Plan, state: State, batch: Batch, images: int, most: int) -
 
 def take_part(plan: Plan, state: State, part: Batch, scale: float) -> Tensor:
     """Send some images through, forward and backward; give the sum of their losses as it weighs in the gradient."""
-    if not len(part.labels):
-        part, scale = stand_in(part), 0.0  # the other ranks wait for this one's gradients
+    real = len(part.labels)
+    # One at least, as the other ranks may wait for this one's gradients; all, as a compiled model is made for one size.
+    part = fill_up(part, plan.micro_batch if plan.fills else 1)
     assert part.targets is not None
     give_keys(state.model, upload(sample_keys(part, plan.config.seed), part.images.device))
     with plan.autocast(), attention_draws(plan, state, part):
@@ -128,8 +136,8 @@ def take_part(plan: Plan, state: State, part: Batch, scale: float) -> Tensor:
     losses = loss_of(logits, smooth(part.targets, plan.config.smoothing), plan.config.loss)
     loss = losses.sum() * scale
     loss.backward()
-    if scale:
-        state.tally.add(losses.detach(), logits.detach(), part.targets)
+    if real:
+        state.tally.add(losses[:real].detach(), logits[:real].detach(), part.targets[:real])
     return loss.detach()
 
 
@@ -146,14 +154,19 @@ def attention_draws(plan: Plan, state: State, part: Batch) -> Iterator[None]:
         yield
 
 
-def stand_in(part: Batch) -> Batch:
-    """Give one empty image for none."""
+def fill_up(part: Batch, size: int) -> Batch:
+    """Put empty images without labels behind, so that there are so many; they have no loss."""
     assert part.targets is not None
+    missing = max(size - len(part.labels), 0)
+
+    def longer(tensor: Tensor) -> Tensor:
+        return torch.cat([tensor, tensor.new_zeros(missing, *tensor.shape[1:])]) if missing else tensor
+
     return part._replace(
-        images=part.images.new_zeros(1, *part.images.shape[1:]),
-        labels=part.labels.new_zeros(1),
-        samples=part.samples.new_zeros(1),
-        targets=part.targets.new_zeros(1, *part.targets.shape[1:]),
+        images=longer(part.images),
+        labels=longer(part.labels),
+        samples=longer(part.samples),
+        targets=longer(part.targets),
     )
 
 
@@ -184,12 +197,3 @@ def note_bad(plan: Plan, state: State, batch: Batch) -> None:
     found = [skip for part in plan.group.gather(batch.skipped) for skip in part]
     plan.feed.loader.note(tuple(found))
     state.bad = [skip or Skip(sample, "", "") for sample, skip in plan.feed.loader.bad.items()]
-
-
-def _counts(plan: Plan, batch: Batch) -> list[float]:
-    """Images of the step on all ranks, the most that one has, and how many could not be decoded."""
-    count = len(batch.labels)
-    if plan.group.ranks == 1:
-        return [count, count, len(batch.skipped)]
-    counts = plan.group.total(count, len(batch.skipped))
-    return [counts[0], max(plan.group.gather(count)), counts[1]]

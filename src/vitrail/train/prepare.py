@@ -81,8 +81,8 @@ def prepare(task: Task, parts: Parts, group: Group, measure: Measure, tell: Tell
     )
     guard = Guard(optimiser, group.device, waits=training.parallel == "fsdp" and group.ranks > 1)
     autocast = partial(torch.autocast, group.device.type, torch.bfloat16, enabled=precision == "bfloat16")
-    share = -(-min(training.batch, feed.loader.order.size) // group.ranks)
-    micro = fit_micro_batch(model.config, training, share, group.device, precision)
+    share = -(-min(training.batch, feed.loader.order.size or training.batch) // group.ranks)
+    micro = min(group.gather(fit_micro_batch(model.config, training, share, group.device, precision)))
     said.append(f"{precision} on {group.device}" + (f", {group.ranks} processes" if group.ranks > 1 else ""))
     if micro < share:
         said.append(f"{micro} images at a time, {-(-share // micro)} times a step: the batch does not fit at once")
@@ -97,6 +97,7 @@ def prepare(task: Task, parts: Parts, group: Group, measure: Measure, tell: Tell
         micro_batch=micro,
         interrupted=lambda: False,
         holds_back=hold,
+        fills=compiles(training, group.device),
     )
 
     def evaluate(source: Source, model: Model = model) -> Mapping[str, float]:
@@ -133,7 +134,7 @@ def build_chores(
     checkpoints: Checkpoints,
     tell: Tell,
 ) -> tuple[Chore, ...]:
-    """Log, then evaluate, then save: a checkpoint holds what was logged before it."""
+    """Evaluate, which may end the run, then log, then save: a checkpoint holds what was logged before it."""
     config, group = plan.config, plan.group
     assert config.evaluate_every is not None
     assert config.save_every is not None
@@ -151,11 +152,8 @@ def build_chores(
     if parts.val is None:
         return (log, save)
     val = parts.val
-    return (
-        log,
-        Evaluation(config.evaluate_every, lambda model: evaluate(val), journal, group, tell, log, plan.guard),
-        save,
-    )
+    evaluation = Evaluation(config.evaluate_every, lambda model: evaluate(val), journal, group, tell, log, plan.guard)
+    return (evaluation, log, save)
 
 
 def circumstances(plan: Plan) -> dict[str, Any]:
@@ -165,6 +163,8 @@ def circumstances(plan: Plan) -> dict[str, Any]:
         "processes": plan.group.ranks,
         "images at a time": plan.micro_batch,
         "device": plan.group.device.type,
+        "compiled": plan.fills,
+        "shared out": plan.group.ranks > 1 and plan.config.parallel == "fsdp",
         "torch": torch.__version__,
     }
 
@@ -206,18 +206,26 @@ def choose_precision(training: Training, device: torch.device) -> str:
 
 def wrap(model: Model, training: Training, group: Group) -> tuple[Forward, Autocast]:
     """Give the model as it is called, compiled and shared among ranks, and what holds gradients back for a while."""
-    compiles = training.compile == "on" or (training.compile == "auto" and group.device.type == "cuda")
+    compiled = compiles(training, group.device)
     if group.ranks > 1 and training.parallel == "fsdp":
         parts: list[nn.Module] = list(model.blocks) if isinstance(model, ViT) else list(units(model))
-        if compiles:
+        if compiled:
+            # Blocks share their code and differ in their rate of stochastic depth; each trains and evaluates.
+            limit = 2 * len(parts) + 2
+            torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, limit)
             for part in parts:
                 part.compile(dynamic=False)
         shard(model, parts)
         return model, nullcontext
     if group.ranks > 1:
         whole = DistributedDataParallel(model, device_ids=[group.device] if group.device.type == "cuda" else None)
-        return (torch.compile(whole, dynamic=False) if compiles else whole), whole.no_sync
-    return (torch.compile(model, dynamic=False) if compiles else model), nullcontext
+        return (torch.compile(whole, dynamic=False) if compiled else whole), whole.no_sync
+    return (torch.compile(model, dynamic=False) if compiled else model), nullcontext
+
+
+def compiles(training: Training, device: torch.device) -> bool:
+    """Tell whether the model is compiled."""
+    return training.compile == "on" or (training.compile == "auto" and device.type == "cuda")
 
 
 def units(model: Model) -> list[nn.Module]:

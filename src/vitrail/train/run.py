@@ -24,9 +24,9 @@ from vitrail.train.group import Group, joined
 from vitrail.train.interrupt import listening
 from vitrail.train.loop import train
 from vitrail.train.prepare import Measure, Ready, card_of, circumstances, prepare
-from vitrail.train.task import Parts, Task, choose_parts
+from vitrail.train.task import CUT, Parts, Task, choose_parts, cut_dev
 
-DONE, CUT, RESOLVED = "summary.json", "split.npz", "resolved.json"
+DONE, RESOLVED, LOCK = "summary.json", "resolved.json", ".lock"
 # What a killed run leaves of a file that it was writing.
 HALF = re.compile(
     rf"\.({'|'.join(Path(name).stem for name in (*RUN_FILES, BEGUN, DONE, CUT, RESOLVED))})\.[0-9a-f]{{12}}(\.\w+)?"
@@ -60,12 +60,20 @@ def run(task: Task, measure: Measure, tell: Tell) -> Outcome:
         group = stack.enter_context(joined(task.device))
         with group.leader_writes() as leads:
             if leads:
-                open_folder(task)
-                stack.enter_context(alone(task.out))
+                make_folder(task.out)
+                if not (task.out / DONE).is_file():
+                    stack.enter_context(alone(task.out))
+                begin(task)
         done = read_done(task.out)
         if done is not None:
             return done
-        parts = choose_parts(task.splits, task.training.dev, task.out / CUT, progress=reading(tell))
+        cut = None
+        with group.leader_writes() as leads:
+            if leads:
+                cut = cut_dev(task.splits, task.training.dev, task.out / CUT, progress=reading(tell))
+        parts = choose_parts(task.splits, group.from_leader(cut))
+        if parts.val is None and task.training.dev > 0:
+            say("there are too few images to keep any back: nothing to choose by")
         stack.enter_context(exactly(on=task.training.deterministic))
         ready = prepare(task, parts, group, measure, tell)
         for text in ready.said:
@@ -101,23 +109,26 @@ def exactly(*, on: bool) -> Iterator[None]:
         torch.use_deterministic_algorithms(mode=before)
 
 
-def open_folder(task: Task) -> None:
-    """Make the run's folder, with what was asked; or refuse one that was begun otherwise, or is somebody else's."""
+def make_folder(out: Path) -> None:
+    """Make the run's folder; or refuse one that is somebody else's."""
+    ours = not out.exists() or (out.is_dir() and ((out / BEGUN).exists() or all(map(is_half, out.iterdir()))))
+    if not ours:
+        raise CheckpointError(f"{out} exists and is no run. Give another --out, or remove it.")
+    if not out.exists():
+        with writing(out):
+            out.mkdir(parents=True, exist_ok=True)
+
+
+def begin(task: Task) -> None:
+    """Write down what was asked; or refuse where something else was asked, and trained, before."""
     asked = {"command": task.command, "data": task.data, "model": task.model, "changes": dict(task.changes)}
     asked |= {"fingerprints": {name: source.fingerprint for name, source in task.splits.items()}}
     asked |= {"training": encode_training(task.training)}
     path = task.out / BEGUN
-    if not path.exists():
-        if task.out.exists() and (not task.out.is_dir() or not all(map(is_half, task.out.iterdir()))):
-            raise CheckpointError(f"{task.out} exists and is no run. Give another --out, or remove it.")
-        with writing(task.out):
-            task.out.mkdir(parents=True, exist_ok=True)
-            write_bytes(path, (json.dumps(asked, indent=2) + "\n").encode())
+    if not checkpoints_of(task.out) and not (task.out / DONE).exists():  # nothing was trained yet: nothing is lost
+        write_bytes(path, (json.dumps(asked, indent=2) + "\n").encode())
         return
-    differing = sorted(differences(read_document(path), json.loads(json.dumps(asked))))
-    if differing and not checkpoints_of(task.out) and not (task.out / DONE).exists():
-        write_bytes(path, (json.dumps(asked, indent=2) + "\n").encode())  # nothing was trained yet: nothing is lost
-    elif differing:
+    if differing := sorted(differences(read_document(path), json.loads(json.dumps(asked)))):
         raise ConfigError(
             f"{task.out} was begun otherwise: {'; '.join(differing[:6])}. Say the same again to go on, "
             "or give another --out."
@@ -137,8 +148,8 @@ def resolved(ready: Ready) -> dict[str, Any]:
 
 
 def is_half(path: Path) -> bool:
-    """Tell what a killed run leaves of a file that it was writing."""
-    return HALF.fullmatch(path.name) is not None
+    """Tell what a killed run leaves before it has begun, or of a file that it was writing."""
+    return path.name == LOCK or HALF.fullmatch(path.name) is not None
 
 
 @contextmanager
@@ -146,7 +157,7 @@ def alone(out: Path) -> Iterator[None]:
     """Have the folder for this process, which removes what killed ones left; refuses one where a run goes on."""
     with ExitStack() as stack:
         with writing(out):
-            file = stack.enter_context((out / BEGUN).open("r+"))
+            file = stack.enter_context((out / LOCK).open("a"))
             patience = time.monotonic() + PATIENCE
             while not lock(file):
                 if time.monotonic() > patience:
@@ -154,8 +165,9 @@ def alone(out: Path) -> Iterator[None]:
                         f"another process trains in {out}. Wait for it or end it, or give another --out."
                     )
                 time.sleep(0.1)
-            for path in filter(is_half, list(out.iterdir())):
-                path.unlink(missing_ok=True)
+            for path in out.iterdir():
+                if HALF.fullmatch(path.name):
+                    path.unlink(missing_ok=True)
         yield
 
 
@@ -226,7 +238,7 @@ def finish(task: Task, ready: Ready, parts: Parts, group: Group, say: Callable[[
         test = parts.test
         with state.average.inside(state.model) if state.average is not None else ExitStack():
             metrics |= {f"test_{name}": value for name, value in ready.evaluate(test).items()}
-    weights, _ = state.tensors()
+    weights, _ = state.tensors(keeps=group.leads)
     with group.leader_writes() as leads:
         if leads:
             with writing(task.out):
@@ -257,15 +269,11 @@ def read_done(out: Path) -> Outcome | None:
     if not (out / DONE).is_file():
         return None
     said = read_document(out / DONE)
-    return Outcome(
-        out=out,
-        finished=True,
-        step=said["step"],
-        steps=said["steps"],
-        metrics=said["metrics"],
-        seconds=0.0,
-        again=True,
-    )
+    try:
+        step, steps, metrics = said["step"], said["steps"], dict(said["metrics"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{out / DONE} is damaged. Remove it: the same command then finishes anew.") from error
+    return Outcome(out=out, finished=True, step=step, steps=steps, metrics=metrics, seconds=0.0, again=True)
 
 
 def reading(tell: Tell) -> Callable[[int, int], None]:

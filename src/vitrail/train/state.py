@@ -1,6 +1,6 @@
 """All that changes in a run, and all that is saved of it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -66,16 +66,23 @@ class State:
             "bad": [skip._asdict() for skip in self.bad],
         }
 
-    def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Give the weights to evaluate with, and everything else; whole, on every rank (a collective)."""
+    def tensors(self, *, keeps: bool = True) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Give the weights to evaluate with, and everything else, whole, on the CPU; a collective of all ranks.
+
+        A rank that does not keep them takes part and gets nothing.
+        """
+
+        def whole(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+            every = ((name, gathered(tensor.detach())) for name, tensor in tensors)
+            return {name: tensor.cpu() if keeps else tensor.new_empty(0) for name, tensor in every}
+
         named = list(self.model.named_parameters())
-        raw = {name: gathered(parameter.detach()) for name, parameter in named}
-        others = {name: gathered(value) for name, value in moments(self.optimiser, named).items()}
-        others["tally"] = of_each_rank(self.tally.sums)
+        raw = whole(named)
+        others = whole(moments(self.optimiser, named).items())
+        others["tally"] = of_each_rank(self.tally.sums).cpu()
         if self.average is None:
             return raw, others
-        averaged = {name: gathered(value) for name, value in self.average.weights.items()}
-        return averaged, others | {f"weights/{name}": value for name, value in raw.items()}
+        return whole(self.average.weights.items()), others | {f"weights/{name}": value for name, value in raw.items()}
 
     @torch.no_grad()
     def restore(self, document: Mapping[str, Any], weights: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> None:

@@ -1,11 +1,13 @@
 """What is asked of a run, and what follows from it: splits, model, steps; before anything is computed."""
 
 import os
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitrail.checkpoint.load import config_of, load
 from vitrail.config import Card, ModelConfig, ViTConfig, parse, row
@@ -15,8 +17,10 @@ from vitrail.data.loader import Loader
 from vitrail.data.source import Source
 from vitrail.data.splits import Subset, split
 from vitrail.errors import CheckpointError, ConfigError, DataError
+from vitrail.files import replacing
 from vitrail.models import Model, create
 
+CUT = "split.npz"
 DEV_SEED = 0  # one dev split for all seeds of a run
 TIMES = 10  # evaluations and checkpoints of a run, where nothing else is said
 
@@ -46,19 +50,47 @@ class Parts:
     test: Source | None  # to report on, once
 
 
-def choose_parts(
-    splits: Mapping[str, Source],
-    share: float,
-    kept: Path | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> Parts:
-    """Take the splits that there are; where there is none to choose by, cut one from the training images by content.
+Cut = tuple[NDArray[np.int64], NDArray[np.int64]]  # numbers of the images to train on, and of those kept back
 
-    The numbers of a cut are kept in a file, so that a run that goes on need not hash the images again.
+
+def training_split(splits: Mapping[str, Source]) -> Source:
+    """Find the images to train on: the train split, or the only one where it has no name."""
+    found = splits.get("train", splits.get("all"))
+    if found is None:
+        raise DataError(
+            f"expected a train split, or one without a name; there is only {', '.join(splits)}. "
+            "Name the folder train, or give the folder inside it."
+        )
+    return found
+
+
+def cut_dev(
+    splits: Mapping[str, Source], share: float, kept: Path, progress: Callable[[int, int], None] | None = None
+) -> Cut | None:
+    """Cut images to choose by from the training images, by content, where there is no split for that.
+
+    The numbers are kept in a file, so that a run that goes on need not hash the images again.
     """
-    whole = splits.get("train") or (next(iter(splits.values())) if len(splits) == 1 else None)
-    if whole is None:
-        raise DataError(f"expected a train split, or one without a name; there are {', '.join(splits)}.")
+    whole = training_split(splits)
+    if share <= 0 or splits.keys() & {"val", "dev"}:
+        return None
+    cut = _read_cut(kept, whole, share)
+    if cut is None:
+        parts = split(whole, {"train": 1 - share, "dev": share}, seed=DEV_SEED, progress=progress)
+        cut = parts["train"].indices, parts["dev"].indices
+        _keep_cut(kept, whole, share, cut)
+    return cut if len(cut[0]) and len(cut[1]) else None
+
+
+def kept_back(run: Path, source: Source) -> Subset | None:
+    """Give the images of a source that a run kept back to choose by; None where it kept none of these."""
+    cut = _read_cut(run / CUT, source, None)
+    return None if cut is None or not len(cut[1]) else Subset(source, cut[1])
+
+
+def choose_parts(splits: Mapping[str, Source], cut: Cut | None) -> Parts:
+    """Take the splits that there are, and what was cut from the training images."""
+    whole = training_split(splits)
     val, test = splits.get("val", splits.get("dev")), splits.get("test")
     if not whole.class_names:
         raise DataError("the training images have no labels. Expected a folder for each class, or a column of labels.")
@@ -68,36 +100,25 @@ def choose_parts(
                 f"the classes of {name} are not those of train: {_some(other.class_names)} against "
                 f"{_some(whole.class_names)}. Each split needs a folder for every class."
             )
-    if val is None and share > 0:
-        indices = _read_cut(kept, whole, share)
-        if indices is None:
-            parts = split(whole, {"train": 1 - share, "dev": share}, seed=DEV_SEED, progress=progress)
-            indices = parts["train"].indices, parts["dev"].indices
-            _keep_cut(kept, whole, share, indices)
-        if len(indices[0]) and len(indices[1]):
-            return Parts(train=Subset(whole, indices[0]), val=Subset(whole, indices[1]), test=test)
+    if cut is not None:
+        return Parts(train=Subset(whole, cut[0]), val=Subset(whole, cut[1]), test=test)
     return Parts(train=whole, val=val, test=test)
 
 
-def _read_cut(path: Path | None, source: Source, share: float) -> tuple[np.ndarray, np.ndarray] | None:
-    if path is None or not path.is_file():
-        return None
+def _read_cut(path: Path, source: Source, share: float | None) -> Cut | None:
+    """Read a cut of these images, of this share where it is said."""
     try:
         with np.load(path, allow_pickle=False) as held:
-            if str(held["fingerprint"]) != source.fingerprint or float(held["share"]) != share:
-                return None
-            return held["train"], held["dev"]
-    except (OSError, ValueError, KeyError, EOFError):
+            same = str(held["fingerprint"]) == source.fingerprint
+            return (held["train"], held["dev"]) if same and share in (None, float(held["share"])) else None
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
 
 
-def _keep_cut(path: Path | None, source: Source, share: float, indices: tuple[np.ndarray, np.ndarray]) -> None:
-    from vitrail.files import replacing
-
-    if path is not None:
-        with replacing(path) as temporary:
-            fingerprint = np.array(source.fingerprint)
-            np.savez(temporary, train=indices[0], dev=indices[1], share=np.array(share), fingerprint=fingerprint)
+def _keep_cut(path: Path, source: Source, share: float, cut: Cut) -> None:
+    fingerprint = np.array(source.fingerprint)
+    with replacing(path) as temporary:
+        np.savez(temporary, train=cut[0], dev=cut[1], share=np.array(share), fingerprint=fingerprint)
 
 
 def build_model(task: Task, training: Training, classes: tuple[str, ...]) -> Model:
@@ -160,8 +181,9 @@ def settle(training: Training, loader: Loader) -> tuple[Training, int, list[str]
         "save_every": training.save_every or often,
         "log_every": min(training.log_every, steps),
     }
-    if training.batch > loader.order.size:
-        said.append(f"each step sees all {loader.order.size:,} images, fewer than the batch of {training.batch:,}")
+    count = loader.order.size
+    if count is not None and training.batch > count:
+        said.append(f"each step sees all {count:,} images, fewer than the batch of {training.batch:,}")
     return adjust(training, filled), steps, said
 
 

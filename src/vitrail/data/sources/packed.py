@@ -13,7 +13,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from vitrail.config.check import LARGEST_SIDE, as_size, number, whole
-from vitrail.data.decode import ImageError, OpenImage, Pixels
+from vitrail.data.decode import ImageError, OpenImage, Pixels, with_channels
 from vitrail.data.source import Source
 from vitrail.data.sources.memory import checked_labels, checked_names, fingerprint_of
 from vitrail.data.transforms.resize import resize
@@ -23,7 +23,6 @@ from vitrail.files import SUMS, new_folder, verify_sums, write_sums
 CARD, IMAGES, LABELS = "packed.json", "images.npy", "labels.npy"
 FORMAT, VERSION = "vitrail packed images", 1
 LARGEST_CARD = 64 << 20  # bytes; names of very many classes
-GREY = np.array([0.299, 0.587, 0.114])  # ITU-R 601
 AGAIN = "Pack it again."
 
 
@@ -189,12 +188,8 @@ def _pixels(data: bytes | Pixels, shape: tuple[int, int, int]) -> Pixels:
     height, width, channels = shape
     if isinstance(data, bytes):
         pixels = OpenImage(data).pixels(least=(height, width), channels=channels)
-    elif data.shape[2] == channels:
-        pixels = data
-    elif channels == 1:
-        pixels = np.rint(data @ GREY).astype(np.uint8)[:, :, None]
     else:
-        pixels = np.repeat(data, channels, axis=2)
+        pixels = with_channels(data, channels)
     return squash(pixels, (height, width))
 
 

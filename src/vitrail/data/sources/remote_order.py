@@ -41,10 +41,10 @@ class ShardOrder(Order):
         return self._share.steps(sum(self._files.counts.values()))
 
     @property
-    def size(self) -> int:
+    def size(self) -> int | None:
         """Samples of an epoch, as far as the shards seen so far tell."""
         counts = self._files.counts
-        return round(sum(counts.values()) / len(counts) * len(self._files)) if counts else 0
+        return round(sum(counts.values()) / len(counts) * len(self._files)) if counts else None
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Turn]:
         """Give the turns of one epoch, from a step on."""
@@ -86,8 +86,8 @@ class ShardOrder(Order):
                     self._evict()
             if not ends[asked]:
                 raise DataError(f"none of the {len(numbers):,} shards holds a labelled image. Check their address.")
-            if ends[asked] <= first:
-                return
+            if ends[asked] <= first or (self._share.full and step and ends[asked] < first + self._share.batch):
+                return  # all was read, but for what does not fill a step
             places = self._share.places(step, int(ends[asked]))
             positions = np.searchsorted(ends[: asked + 1], places, side="right") - 1
             reached = np.unique(positions).tolist()

@@ -1,0 +1,128 @@
+"""Splits by what they are for, streams, and one run a folder."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data.test_remote import COUNTS, NAMES, settle, write
+from files.servers import Served, Server
+
+from vitrail.cli import main
+from vitrail.data.open import open_data
+from vitrail.data.sources.memory import MemorySource
+from vitrail.data.sources.packed import pack
+from vitrail.errors import CheckpointError, DataError
+from vitrail.files import transfer
+from vitrail.train.run import alone, lock
+from vitrail.train.task import CUT, choose_parts, cut_dev, kept_back
+
+TINY = ("--model", "ViT-Ti/4", "--set", "model.depth=1", "--set", "model.width=24", "--set", "model.heads=3")
+
+
+def images_of(count: int, seed: int = 0) -> MemorySource:
+    pixels = np.random.default_rng(seed).integers(0, 256, (count, 8, 8, 3), dtype=np.uint8)
+    return MemorySource(pixels, np.arange(count) % 2, ("ant", "bee"))
+
+
+@pytest.mark.parametrize("names", [("test",), ("val",), ("test", "val")])
+def test_what_is_to_be_tested_on_is_never_trained_on(names: tuple[str, ...], tmp_path: Path) -> None:
+    splits = {name: images_of(12) for name in names}
+    with pytest.raises(DataError, match=r"expected a train split.*Name the folder train"):
+        cut_dev(splits, 0.1, tmp_path / CUT)
+    with pytest.raises(DataError, match="expected a train split"):
+        choose_parts(splits, None)
+
+
+def test_a_cut_is_by_content_and_is_read_again(tmp_path: Path) -> None:
+    splits = {"all": images_of(40)}
+    cut = cut_dev(splits, 0.2, tmp_path / CUT)
+    assert cut is not None
+    assert sorted([*cut[0], *cut[1]]) == list(range(40))
+    assert len(cut[1]) == 8
+    again = cut_dev(splits, 0.2, tmp_path / CUT)
+    assert again is not None
+    np.testing.assert_array_equal(again[1], cut[1])
+    kept = kept_back(tmp_path, splits["all"])
+    assert kept is not None
+    np.testing.assert_array_equal(kept.indices, cut[1])
+    assert kept_back(tmp_path, images_of(40, seed=1)) is None  # other images
+    other = cut_dev(splits, 0.5, tmp_path / CUT)
+    assert other is not None
+    assert len(other[1]) == 20
+
+
+def test_a_val_split_is_taken_as_it_is_also_when_packed(tmp_path: Path) -> None:
+    for name, seed in (("train", 0), ("validation", 1)):
+        pack(images_of(6, seed), tmp_path / "packed" / name, 8, overwrite=False)
+    splits = open_data(tmp_path / "packed")
+    assert cut_dev(splits, 0.1, tmp_path / CUT) is None
+    parts = choose_parts(splits, None)
+    assert parts.val is splits["val"]
+
+
+def test_too_few_images_to_keep_any_back_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pack(images_of(4), tmp_path / "few", 8, overwrite=False)
+    command = ["finetune", str(tmp_path / "few"), *TINY, "--set", "model.mlp_width=29", "--set", "image_size=8"]
+    assert main([*command, "--steps", "1", "--workers", "0", "--out", str(tmp_path / "run")]) == 0
+    assert "too few images to keep any back" in capsys.readouterr().err
+
+
+def test_data_without_splits_is_evaluated_on_what_was_kept_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pack(images_of(40), tmp_path / "flat", 8, overwrite=False)
+    command = ["finetune", str(tmp_path / "flat"), *TINY, "--set", "model.mlp_width=29", "--set", "image_size=8"]
+    assert main([*command, "--steps", "1", "--workers", "0", "--out", str(tmp_path / "run"), "--quiet"]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "run"), str(tmp_path / "flat"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["images"] == 4
+    assert "kept back" in found["split"]
+    assert main(["evaluate", str(tmp_path / "run"), str(tmp_path / "flat"), "--json", "--split", "all"]) == 0
+    assert json.loads(capsys.readouterr().out)["images"] == 40
+
+
+def test_two_runs_never_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import vitrail.train.run as module
+
+    monkeypatch.setattr(module, "PATIENCE", 0.3)
+    monkeypatch.setattr(module, "lock", lambda file: False)  # another process has it
+    assert lock is not module.lock
+    with pytest.raises(CheckpointError, match="another process trains in"), alone(tmp_path):
+        raise AssertionError("it is not free")
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(transfer, "PAUSES", (0.0, 0.0))
+    made = Server()
+    for number in range(len(COUNTS)):
+        made.files[f"/set/s-{number}.tar"] = Served(write(tmp_path / f"s-{number}.tar", number).read_bytes())
+    made.files["/set/classes.txt"] = Served("\n".join(NAMES).encode())
+    with made.running():
+        yield made
+        settle()
+
+
+def test_a_stream_is_trained_on_and_gone_on_with(server: Server, tmp_path: Path) -> None:
+    """Its steps are those of a run without an interruption, past the end of an epoch too."""
+
+    def train(out: str, steps: int, save: int) -> None:
+        command = ["pretrain", server.url("set/s-{0..4}.tar"), *TINY, "--recipe", "small", "--batch", "8"]
+        command += ["--set", "model.mlp_width=29", "--set", "image_size=8", "--steps", str(steps), "--workers", "0"]
+        command += ["--set", f"save_every={save}", "--set", "schedule.curve=constant", "--set", "warmup=0"]
+        assert main([*command, "--out", str(tmp_path / out), "--quiet"]) == 0
+
+    train("whole", 9, 100)
+    train("parts", 9, 4)
+    # As if it had been killed after step 8, in the second epoch of 6 steps.
+    for name in ("summary.json", "weights.safetensors", "SHA256SUMS"):
+        (tmp_path / "parts" / name).unlink()
+    shutil.rmtree(tmp_path / "parts" / "checkpoints" / "step-000000009")
+    train("parts", 9, 4)
+    whole, parts = ((tmp_path / name / "weights.safetensors").read_bytes() for name in ("whole", "parts"))
+    assert whole == parts
