@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from runs import EVALUATE, Runs, arguments, leftovers, log, make_data, result, steps_of
 
 import vitrail
+from runs import EVALUATE, Runs, arguments, leftovers, log, make_data, result, steps_of
 from vitrail.errors import CheckpointError
 from vitrail.train import run as module
 
@@ -242,9 +242,9 @@ def test_two_processes_do_not_train_in_one_folder(stopped: Path, monkeypatch: py
         assert other.stdout is not None
         other.stdout.readline()
         with pytest.raises(CheckpointError, match=r"another process trains in .* Wait for it or end it, or give"):
-            module.alone(stopped).__enter__()
+            module.alone(stopped, print).__enter__()
         other.kill()
-    with module.alone(stopped):
+    with module.alone(stopped, print):
         pass
 
 

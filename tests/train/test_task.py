@@ -88,11 +88,13 @@ def test_data_without_splits_is_evaluated_on_what_was_kept_back(
 def test_two_runs_never_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import vitrail.train.run as module
 
+    said: list[str] = []
     monkeypatch.setattr(module, "PATIENCE", 0.3)
     monkeypatch.setattr(module, "lock", lambda file: False)  # another process has it
     assert lock is not module.lock
-    with pytest.raises(CheckpointError, match="another process trains in"), alone(tmp_path):
+    with pytest.raises(CheckpointError, match="another process trains in"), alone(tmp_path, said.append):
         raise AssertionError("it is not free")
+    assert said == [f"another process trains in {tmp_path}: waiting for it to end"]
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ def showing(*, quiet: bool) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     if quiet:
         yield lambda record: None
     elif console.is_terminal:
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn())
-        with Progress(*columns, TimeRemainingColumn(), TextColumn("{task.fields[words]}"), console=console) as bar:
+        columns = (BarColumn(bar_width=8), MofNCompleteColumn(), TimeRemainingColumn(compact=True))
+        with Progress(*columns, TextColumn("{task.fields[words]}"), console=console) as bar:  # 80 columns in all
             yield _Bar(bar).tell
     else:
         yield _Lines(console).tell
@@ -36,11 +36,11 @@ class _Bar:
     def tell(self, record: Mapping[str, Any]) -> None:
         match record["kind"]:
             case "begin":
-                self._start("training", record["step"], record["steps"])
+                self._start("", record["step"], record["steps"])
             case "reading":
                 if self.task is None:
-                    self._start("reading images", 0, record["total"])
-                self._move(record["done"], "")
+                    self._start("reading images, to cut some off by content", 0, record["total"])
+                self._move(record["done"], "reading images")
                 if record["done"] == record["total"]:
                     self._end()
             case "train":
@@ -51,7 +51,7 @@ class _Bar:
                 self.bar.console.print(harmless(record["text"]), markup=False)
 
     def _start(self, what: str, done: int, total: int) -> None:
-        self.task = self.bar.add_task(what, completed=done, total=total, words="")
+        self.task = self.bar.add_task(what, completed=done, total=total, words=what)
 
     def _move(self, done: int, words: str) -> None:
         if self.task is not None:
@@ -87,13 +87,13 @@ class _Lines:
 
 def _training(record: Mapping[str, Any]) -> str:
     clock = record["time"]
-    words = f"loss {record['loss']:.3f}  accuracy {record['accuracy']:.1%}  rate {record['rate']:.2g}"
-    words += f"  {clock['images_per_second']:,.0f} images/s"
+    words = f"loss {record['loss']:.3f} acc {record['accuracy']:.1%} rate {record['rate']:.1e}"
+    words += f" {clock['images_per_second']:,.0f}/s"
     if clock["memory"] is not None:
-        words += f"  {clock['memory'] / 2**30:.1f} GiB"
-    return words + (f"  {record['left_out']:,} left out" if record["left_out"] else "")
+        words += f" {clock['memory'] / 2**30:.1f}G"
+    return words + (f" {record['left_out']:,} left out" if record["left_out"] else "")
 
 
 def _evaluation(record: Mapping[str, Any]) -> str:
-    words = f"step {record['step']:,}: accuracy {record['accuracy']:.2%} of {record['images']:,.0f} images kept back"
+    words = f"step {record['step']:,}: accuracy {record['accuracy']:.2%} of {record['images']:,.0f} val images"
     return words + (" (best)" if record["best_step"] == record["step"] else f" (best {record['best']:.2%})")

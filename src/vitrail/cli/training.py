@@ -166,6 +166,8 @@ def read_all(asked: Asked) -> tuple[dict[str, Any], list[str]]:
     _parsed(recipe("scratch").training if asked.recipe is None else recipe(asked.recipe, examples=1).training, others)
     if "steps" in asked.flags and "epochs" in asked.flags:
         raise ConfigError("a run's length is given twice: --steps and --epochs. Give one.")
+    if any(text.partition("=")[0].strip() == "classes" for text in (*ours, *others)):
+        raise ConfigError("the data decides the number of classes. Leave classes out.")
     for flag in asked.flags:
         if any(text.partition("=")[0].strip() == flag for text in others):
             raise ConfigError(f"{flag} is given twice: --{flag} and --set {flag}. Give it once.")
@@ -192,6 +194,7 @@ def settle(asked: Asked, splits: "Mapping[str, Source]") -> "Choice":
             pretrained=known is not None and asked.kind == "finetune",
             has_val=bool(splits.keys() & {"val", "dev"}),
             resnet=isinstance(known, BiTConfig),
+            given={*asked.flags, *(text.partition("=")[0].strip() for text in asked.settings)},
         )
     if asked.model is None:
         raise ConfigError(
@@ -246,10 +249,12 @@ def show_outcome(outcome: "Outcome", asked: Asked, *, as_json: bool) -> None:
         console.print(f"The same command goes on: {harmless(shlex.join(['vitrail', *sys.argv[1:]]))}", markup=False)
         return
     console.print(f"{'finished before' if outcome.again else 'finished'}: {out}", markup=False, style="bold")
-    for name, words in (("accuracy", "images kept back"), ("test_accuracy", "test images")):
+    for name, words in (("accuracy", "val images"), ("test_accuracy", "test images")):
         if name in outcome.metrics:
             count = outcome.metrics["test_images" if name.startswith("test") else "images"]
-            console.print(f"  {outcome.metrics[name]:.2%} of {count:,.0f} {words}", markup=False)
+            gone = outcome.metrics.get(name.replace("accuracy", "left_out"), 0)
+            lost = f"; {gone:,.0f} could not be decoded" if gone else ""
+            console.print(f"  {outcome.metrics[name]:.2%} of {count:,.0f} {words}{lost}", markup=False)
     console.print("Next:", markup=False)
     console.print(f"  vitrail evaluate {shlex.quote(out)} {shlex.quote(asked.data)}", markup=False)
     console.print(f"  vitrail describe {shlex.quote(out)}", markup=False)

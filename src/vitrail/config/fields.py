@@ -218,7 +218,8 @@ def _read(name: str, text: str, hint: Any) -> object:  # noqa: ANN401
         if get_origin(kind) is tuple:
             each, *_ = get_args(kind)
             values = tuple(each(item) for item in text.replace("x", ",").split(",") if item.strip())
-            return values * 2 if len(values) == 1 and Ellipsis not in get_args(kind) else values
+            square = len(values) == 1 and each is int and Ellipsis not in get_args(kind)
+            return values * 2 if square else values
         return kind(text)
     except (ValueError, KeyError) as error:
         several = "numbers such as 3,4,6,3" if Ellipsis in get_args(kind) else "numbers such as 224x160"

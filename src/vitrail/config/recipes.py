@@ -123,7 +123,7 @@ def fit(training: Training, steps: int) -> tuple[Training, list[str]]:
         what, most = f"warm-up of {warmup} steps", max(schedule.warmup, end)
         if drops:
             what += f" and drops after {', '.join(map(str, drops))}"
-        said.append(f"{what}, as the recipe's {most:,} do not fit into {steps:,}")
+        said.append(f"{what}, as {most:,} do not fit into {steps:,}")
         training = adjust(training, {"schedule.warmup": warmup, "schedule.milestones": drops})
     return training, said
 

@@ -115,7 +115,8 @@ class Loader:
             some = "; ".join(f"{skip.name}: {skip.reason}" for skip in list(self.bad.values())[:5] if skip)
             raise DataError(
                 f"{len(self.bad):,} of {size:,} images cannot be read, over the limit of {self.limit:.1%}: "
-                f"{some}. Repair or remove them (vitrail data check lists all), or allow more with limit=..."
+                f"{some}. Repair or remove them (vitrail data check lists all), "
+                "or allow more: limit=0.05, or --set limit=0.05 of a run."
             )
 
 

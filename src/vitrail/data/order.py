@@ -14,6 +14,7 @@ from vitrail.errors import ConfigError, DataError
 from vitrail.ops.order import shuffled
 
 Places = NDArray[np.int64]
+MIXING = ", or other blocks, in which Mixup and CutMix pair (mix_block), or neither (mixup=0, cutmix=0)"
 
 
 class Turn(NamedTuple):
@@ -43,7 +44,7 @@ class Share:
         if self.batch % (self.ranks * self.block):
             raise ConfigError(
                 f"the batch of {self.batch} must be shared evenly by {self.ranks} ranks in blocks of {self.block}. "
-                f"Take a multiple of {self.ranks * self.block}."
+                f"Take a multiple of {self.ranks * self.block}{MIXING if self.block > 1 else ''}."
             )
 
     def steps(self, count: int) -> int:

@@ -1,12 +1,12 @@
 """Values for a run that says little: chosen from the data and the model, each with its reason."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from vitrail.config import HybridStem, PatchStem, row
+from vitrail.config import BiTConfig, HybridStem, PatchStem, row
 from vitrail.config.recipe import Training
 from vitrail.config.recipes import adjust, hyperrule, recipe
 from vitrail.data.decode import ImageError, OpenImage, Pixels
@@ -33,19 +33,30 @@ class Choice:
     reasons: tuple[str, ...] = ()
 
 
-def choose(source: Source, model: str | None, *, pretrained: bool, has_val: bool, resnet: bool = False) -> Choice:
-    """Choose for this many images of this size: Table 4 for a checkpoint, small data from scratch otherwise."""
+def choose(
+    source: Source,
+    model: str | None,
+    *,
+    pretrained: bool,
+    has_val: bool,
+    resnet: bool = False,
+    given: Collection[str] = (),
+) -> Choice:
+    """Choose for this many images of this size: Table 4 for a checkpoint, small data from scratch otherwise.
+
+    Of fields that are given no reason is told, since they are not chosen.
+    """
     count = len(source)
     dev = 0.0 if has_val else next((share for below, share in DEV if count < below), 0.01)
     why = [f"{count:,} training images in {len(source.class_names)} classes"]
-    if not has_val:
+    if not has_val and "dev" not in given:
         why.append(f"{dev:.0%} of them kept back to choose by, as there is no val split")
     if pretrained and model is not None:
-        return _finetuning(count, model, dev, why, resnet=resnet)
-    return _from_scratch(source, count, model, dev, why)
+        return _finetuning(count, model, dev, why, given, resnet=resnet)
+    return _from_scratch(source, count, model, dev, why, given)
 
 
-def _finetuning(count: int, model: str, dev: float, why: list[str], *, resnet: bool) -> Choice:
+def _finetuning(count: int, model: str, dev: float, why: list[str], given: Collection[str], *, resnet: bool) -> Choice:
     steps = hyperrule(count).training.steps
     batch = batch_for(count)
     if resnet:
@@ -58,17 +69,23 @@ def _finetuning(count: int, model: str, dev: float, why: list[str], *, resnet: b
         base, {"steps": steps, "batch": batch, "dev": dev, "image_size": None, "warmup": warmup, "recipe": "finetune"}
     )
     why.append(f"Table 4's SGD at {training.optimiser.rate:g}, cosine, clip 1, zero head")
-    why.append(f"{steps:,} steps, as the paper takes for sets of this size, of {batch} images")
-    why.append("the model's own image size; the paper goes higher: --set image_size=384")
+    if not {"steps", "epochs", "batch"} & set(given):
+        why.append(f"{steps:,} steps, as the paper takes for sets of this size, of {batch} images")
+    if "image_size" not in given:
+        why.append("the model's own image size; the paper goes higher: --set image_size=384")
     return Choice(model=model, training=training, reasons=tuple(why))
 
 
-def _from_scratch(source: Source, count: int, model: str | None, dev: float, why: list[str]) -> Choice:
+def _from_scratch(
+    source: Source, count: int, model: str | None, dev: float, why: list[str], given: Collection[str]
+) -> Choice:
     side = middle_side(source)
     size, patch = next(((size, patch) for most, size, patch in FRESH if side <= most), LARGE)
     if model is not None:
         size = whole_patches(model, size)
     changes: dict[str, Any] = {"dev": dev, "batch": min(batch_for(count), 128), "image_size": (size, size)}
+    if model is not None and not is_checkpoint(model) and row(model)[0] is BiTConfig:
+        changes["stochastic_depth"] = 0.0  # which it has none of
     few = count < FEW
     training = adjust(recipe("small" if few else "scratch").training, changes)
     shape: dict[str, Any] = {}
@@ -80,7 +97,7 @@ def _from_scratch(source: Source, count: int, model: str | None, dev: float, why
         if count < SMALL_DATA:
             shape = {"depth": 6, "positions": "sinusoidal-2d"}
             why.append("6 of its 12 layers, and positions that need not be learned, as the images are few")
-    else:
+    elif "image_size" not in given:
         why.append(f"{size} pixels, as the images are about {side}")
     light = "the recipe small, as the images are few: AdamW, crops, Mixup, stochastic depth, averaged weights"
     strong = "the recipe scratch: AdamW, RandAugment, Mixup and CutMix, erasing, stochastic depth, averaged weights"

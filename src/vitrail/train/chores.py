@@ -1,5 +1,6 @@
 """What is done beside the training: log, evaluate, save; each every so many steps."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ from vitrail.config import Card
 from vitrail.models import Model
 from vitrail.train.checkpoints import Checkpoints
 from vitrail.train.group import Group
-from vitrail.train.guard import Guard
+from vitrail.train.guard import DivergedError, Guard
 from vitrail.train.journal import Journal
 from vitrail.train.state import Best, State
 
@@ -25,7 +26,12 @@ class Log:
 
     def __init__(self, every: int, journal: Journal, group: Group, tell: Tell, guard: Guard) -> None:
         self.every, self.journal, self.group, self.tell, self.guard = every, journal, group, tell, guard
+        self.clock, self.before = time.perf_counter(), 0.0
+
+    def begin(self, state: State) -> None:
+        """Start the clock; what an earlier run counted is not of its time."""
         self.clock = time.perf_counter()
+        self.before = self.group.together(state.tally.sums).tolist()[2]
 
     def __call__(self, state: State, *, ends: bool, interrupted: bool) -> None:
         """Write a line where it is due."""
@@ -41,13 +47,24 @@ class Log:
         record |= {"loss": loss / count, "accuracy": correct / count, "rate": state.rate, "norm": float(state.norm)}
         record |= {"images": int(images), "left_out": len(state.bad)}
         record["time"] = {
-            "images_per_second": images / seconds,
+            "images_per_second": (images - self.before) / seconds,
             "memory": peak_memory(self.group.device),
             "clock": time.time(),
         }
+        self.before = 0.0
         if self.group.leads:
             self.journal.write(record)
         self.tell(record)
+
+
+def check_finite(metrics: Mapping[str, float], step: int) -> None:
+    """Refuse a model that gives numbers that are not finite."""
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            raise DivergedError(
+                f"evaluation after step {step:,}: {name} is {value}, so the model has diverged. Give another --out and "
+                "lower the rate (--set optimiser.rate=...), warm up longer (--set warmup=...) or clip (--set clip=1)."
+            )
 
 
 def peak_memory(device: torch.device) -> int | None:
@@ -77,6 +94,7 @@ class Evaluation:
         self.guard.settle()
         start = time.perf_counter()
         metrics = dict(self.measure(state))
+        check_finite(metrics, state.step)
         seconds = time.perf_counter() - start
         self.log.clock += seconds  # which is not the training's
         value = metrics["accuracy"]

@@ -16,21 +16,20 @@ from vitrail.checkpoint.place import BEGUN, RUN_FILES, checkpoints_of, read_docu
 from vitrail.checkpoint.run import renew_run
 from vitrail.config import encode, to_document
 from vitrail.config.codec import encode_training
-from vitrail.errors import CheckpointError, ConfigError
+from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.files import write_bytes, writing
 from vitrail.train.checkpoints import check, read_into
-from vitrail.train.chores import Tell
+from vitrail.train.chores import Log, Tell, check_finite
 from vitrail.train.group import Group, joined
 from vitrail.train.interrupt import listening
 from vitrail.train.loop import train
 from vitrail.train.prepare import Measure, Ready, card_of, circumstances, prepare
 from vitrail.train.task import CUT, Parts, Task, choose_parts, cut_dev
 
-DONE, RESOLVED, LOCK = "summary.json", "resolved.json", ".lock"
+DONE, RESOLVED, LEFT_OUT, LOCK = "summary.json", "resolved.json", "left_out.json", ".lock"
 # What a killed run leaves of a file that it was writing.
-HALF = re.compile(
-    rf"\.({'|'.join(Path(name).stem for name in (*RUN_FILES, BEGUN, DONE, CUT, RESOLVED))})\.[0-9a-f]{{12}}(\.\w+)?"
-)
+STEMS = "|".join(Path(name).stem for name in (*RUN_FILES, BEGUN, DONE, CUT, RESOLVED, LEFT_OUT))
+HALF = re.compile(rf"\.({STEMS})\.[0-9a-f]{{12}}(\.\w+)?")
 PATIENCE = 10.0  # seconds until a run that was killed is gone
 # What may change when a run goes on: nothing of it changes the result.
 FREE = ("micro_batch", "keep", "save_every", "compile", "parallel", "augmenting", "limit")
@@ -62,7 +61,7 @@ def run(task: Task, measure: Measure, tell: Tell) -> Outcome:
             if leads:
                 make_folder(task.out)
                 if not (task.out / DONE).is_file():
-                    stack.enter_context(alone(task.out))
+                    stack.enter_context(alone(task.out, say))
                 begin(task)
         done = read_done(task.out)
         if done is not None:
@@ -72,6 +71,10 @@ def run(task: Task, measure: Measure, tell: Tell) -> Outcome:
             if leads:
                 cut = cut_dev(task.splits, task.training.dev, task.out / CUT, progress=reading(tell))
         parts = choose_parts(task.splits, group.from_leader(cut))
+        if len(parts.train.class_names) == 1:
+            say("there is one class alone: nothing to learn from it")
+        if parts.val is None and task.training.patience is not None:
+            raise ConfigError("patience needs images to choose by: a val split, or --set dev=0.1. There are none.")
         if parts.val is None and task.training.dev > 0:
             say("there are too few images to keep any back: nothing to choose by")
         stack.enter_context(exactly(on=task.training.deterministic))
@@ -84,6 +87,9 @@ def run(task: Task, measure: Measure, tell: Tell) -> Outcome:
                 write_bytes(task.out / RESOLVED, (json.dumps(resolved(ready), indent=2) + "\n").encode())
         plan, state = ready.plan, ready.state
         plan.interrupted = stack.enter_context(listening(say))
+        for chore in ready.chores:
+            if isinstance(chore, Log):
+                chore.begin(state)
         tell({"kind": "begin", "step": state.step, "steps": plan.steps, "batch": plan.config.batch})
         finished = train(plan, state, ready.chores)
         metrics = finish(task, ready, parts, group, say) if finished else state.metrics
@@ -113,7 +119,7 @@ def make_folder(out: Path) -> None:
     """Make the run's folder; or refuse one that is somebody else's."""
     ours = not out.exists() or (out.is_dir() and ((out / BEGUN).exists() or all(map(is_half, out.iterdir()))))
     if not ours:
-        raise CheckpointError(f"{out} exists and is no run. Give another --out, or remove it.")
+        raise CheckpointError(f"{out} exists and is no run. Give another --out.")
     if not out.exists():
         with writing(out):
             out.mkdir(parents=True, exist_ok=True)
@@ -153,13 +159,16 @@ def is_half(path: Path) -> bool:
 
 
 @contextmanager
-def alone(out: Path) -> Iterator[None]:
+def alone(out: Path, say: Callable[[str], None]) -> Iterator[None]:
     """Have the folder for this process, which removes what killed ones left; refuses one where a run goes on."""
     with ExitStack() as stack:
         with writing(out):
             file = stack.enter_context((out / LOCK).open("a"))
-            patience = time.monotonic() + PATIENCE
+            patience, waited = time.monotonic() + PATIENCE, False
             while not lock(file):
+                if not waited:
+                    say(f"another process trains in {out}: waiting for it to end")
+                waited = True
                 if time.monotonic() > patience:
                     raise CheckpointError(
                         f"another process trains in {out}. Wait for it or end it, or give another --out."
@@ -191,6 +200,9 @@ def differences(begun: Mapping[str, Any], asked: Mapping[str, Any], where: str =
     found: list[str] = []
     for name in {**begun, **asked}:
         path, old, new = f"{where}{name}", begun.get(name), asked.get(name)
+        if where == "fingerprints." and old != new:
+            found.append(f"the images of {name} have changed")
+            continue
         if path == "command" or path.removeprefix("training.") in FREE or old == new:
             continue
         if isinstance(old, dict) and isinstance(new, dict):
@@ -237,13 +249,21 @@ def finish(task: Task, ready: Ready, parts: Parts, group: Group, say: Callable[[
         state.model.eval()
         test = parts.test
         with state.average.inside(state.model) if state.average is not None else ExitStack():
-            metrics |= {f"test_{name}": value for name, value in ready.evaluate(test).items()}
+            try:
+                metrics |= {f"test_{name}": value for name, value in ready.evaluate(test).items()}
+            except DataError as error:  # which is no reason to lose the run
+                say(f"the test images were not measured: {error}")
+    check_finite(metrics, state.step)
     weights, _ = state.tensors(keeps=group.leads)
     with group.leader_writes() as leads:
         if leads:
             with writing(task.out):
                 renew_run(task.out, state.model.config, weights, card_of(state, metrics))
                 summary = {"step": state.step, "steps": plan.steps, "metrics": metrics}
+                if state.bad:
+                    listed = [skip._asdict() for skip in state.bad]
+                    write_bytes(task.out / LEFT_OUT, (json.dumps(listed, indent=1) + "\n").encode())
+                    say(f"{len(listed):,} training images could not be decoded: {LEFT_OUT} lists them")
                 write_bytes(task.out / DONE, (json.dumps(summary, indent=2) + "\n").encode())
     return metrics
 
