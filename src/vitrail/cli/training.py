@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -246,7 +247,7 @@ def show_outcome(outcome: "Outcome", asked: Asked, *, as_json: bool) -> None:
     out = harmless(str(outcome.out))
     if not outcome.finished:
         console.print(f"interrupted at step {outcome.step:,} of {outcome.steps:,}, and saved.", markup=False)
-        console.print(f"The same command goes on: {harmless(shlex.join(['vitrail', *sys.argv[1:]]))}", markup=False)
+        console.print(f"The same command goes on: {harmless(shlex.join([_program(), *sys.argv[1:]]))}", markup=False)
         return
     console.print(f"{'finished before' if outcome.again else 'finished'}: {out}", markup=False, style="bold")
     for name, words in (("accuracy", "val images"), ("test_accuracy", "test images")):
@@ -256,6 +257,12 @@ def show_outcome(outcome: "Outcome", asked: Asked, *, as_json: bool) -> None:
             lost = f"; {gone:,.0f} could not be decoded" if gone else ""
             console.print(f"  {outcome.metrics[name]:.2%} of {count:,.0f} {words}{lost}", markup=False)
     console.print("Next:", markup=False)
-    console.print(f"  vitrail evaluate {shlex.quote(out)} {shlex.quote(asked.data)}", markup=False)
-    console.print(f"  vitrail describe {shlex.quote(out)}", markup=False)
+    console.print(f"  {_program()} evaluate {shlex.quote(out)} {shlex.quote(asked.data)}", markup=False)
+    console.print(f"  {_program()} describe {shlex.quote(out)}", markup=False)
     console.print(f"  in Python: model = vitrail.load({out!r})", markup=False)
+
+
+def _program() -> str:
+    """Say how the program is called where it is not on the path."""
+    called = sys.argv[0]
+    return "vitrail" if Path(called).stem != "vitrail" or shutil.which("vitrail") else called
