@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import Runs, arguments, make_data, result, steps_of, warm
+from killed_runs import Runs, arguments, make_data, result, steps_of, warm
 
 Copy = Callable[[], Path]
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import torch
+from killed_runs import EVALUATE, Runs, arguments, leftovers, log, make_data, result, steps_of
 
 import vitrail
-from runs import EVALUATE, Runs, arguments, leftovers, log, make_data, result, steps_of
 from vitrail.errors import CheckpointError
 from vitrail.train import run as module
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import LIMIT, Runs, arguments, free_port, leftovers, log, make_data, result, steps_of
+from killed_runs import LIMIT, Runs, arguments, free_port, leftovers, log, make_data, result, steps_of
 from safetensors.numpy import load_file
 
 from vitrail.train.group import of_each_rank, of_this_rank

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import STEPS, Ended, Runs, arguments, leftovers, log, result, steps_of
+from killed_runs import STEPS, Ended, Runs, arguments, leftovers, log, result, steps_of
 
 # Changes to files before which to kill, by what they are: of the beginning, a save, what it prunes, and the end.
 INSTANTS = {
