@@ -350,10 +350,10 @@ def _at_step(step: int, do: Callable[[], None]) -> None:
 
     real = loop.take_step
 
-    def take_step(plan: Any, state: Any, batch: Any) -> None:
+    def take_step(plan: Any, state: Any, batch: Any) -> bool:
         if state.step == step:
             do()
-        real(plan, state, batch)
+        return real(plan, state, batch)
 
     loop.take_step = take_step
 
