@@ -9,7 +9,7 @@ CODE = """
 import resource, torch
 from vitrail.runtime.memory import keep_memory
 torch.set_num_threads(1)
-kept = {keep} and keep_memory()
+kept = keep_memory()
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(20):
@@ -21,15 +21,12 @@ print(int(kept), faults())
 """
 
 
-def measure(*, keep: bool) -> tuple[int, int]:
-    shown = subprocess.run(
-        [sys.executable, "-c", CODE.format(keep=keep)], capture_output=True, text=True, check=True
-    ).stdout.split()
+def measure() -> tuple[int, int]:
+    shown = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True).stdout.split()
     return int(shown[0]), int(shown[1])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc is asked")
 def test_pages_are_not_asked_for_again() -> None:
-    kept, few = measure(keep=True)
-    _, many = measure(keep=False)
-    assert not kept or few < many / 3
+    kept, few = measure()
+    assert not kept or few < 1000  # of 234,000 pages; without it the system gives them anew in some runs
