@@ -8,7 +8,7 @@ import torch
 from vitrail.checkpoint.adapt import Weights
 from vitrail.checkpoint.layouts import Asked
 from vitrail.checkpoint.prepare import Request, prepare
-from vitrail.checkpoint.reading import compare, opening
+from vitrail.checkpoint.reading import compare, recognising
 from vitrail.config import Grid, ModelConfig, Provenance
 from vitrail.errors import CheckpointError
 from vitrail.models import Model, find_device, skeleton
@@ -18,7 +18,7 @@ logger = logging.getLogger("vitrail")
 
 def config_of(path: str | os.PathLike[str]) -> ModelConfig:
     """Say what model a checkpoint is, without its weights."""
-    with opening(path, Asked()) as opened:
+    with recognising(path, Asked()) as opened:
         return opened.found.config
 
 

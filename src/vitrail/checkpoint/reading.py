@@ -60,15 +60,21 @@ class Opened:
 
 @contextmanager
 def opening(name: object, asked: Asked) -> Iterator[Opened]:
-    """Open what a name means and recognise it; every refusal inside says which file it is about."""
+    """Open what a name means and recognise it, its sums checked meanwhile."""
+    with recognising(name, asked) as opened, verifying(opened.place):
+        yield opened
+
+
+@contextmanager
+def recognising(name: object, asked: Asked) -> Iterator[Opened]:
+    """Open what a name means by its headers alone; every refusal inside says which file it is about."""
     place = find(name)
     with saying(place):
         documents = dict(place.documents)
         with open_archive(place.weights) as archive:
             documents["notes"] = archive.notes
             layout, found = recognise(archive, asked, documents)
-            with verifying(place):
-                yield Opened(place=place, archive=archive, layout=layout, found=found)
+            yield Opened(place=place, archive=archive, layout=layout, found=found)
 
 
 @contextmanager

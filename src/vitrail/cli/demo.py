@@ -50,10 +50,7 @@ def demo(
         settings=SETTINGS,
     )
     outcome = train(asked, workers=0, device=device, tensorboard=False, allow_pipe=False, quiet=quiet)
-    if outcome is not None:
-        show_outcome(outcome, asked, as_json=as_json)
-        if not outcome.finished:
-            raise typer.Exit(130)
+    show_outcome(outcome, asked, as_json=as_json)
 
 
 def _tell_shapes(seed: int, *, as_json: bool) -> None:

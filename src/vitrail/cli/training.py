@@ -6,7 +6,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -110,10 +110,7 @@ def command(kind: Kind) -> Callable[..., None]:
         outcome = train(
             asked, workers=workers, device=device, tensorboard=tensorboard, allow_pipe=allow_pipe, quiet=quiet
         )
-        if outcome is not None:
-            show_outcome(outcome, asked, as_json=as_json)
-            if not outcome.finished:
-                raise typer.Exit(130)
+        show_outcome(outcome, asked, as_json=as_json)
 
     run.__name__, run.__doc__ = kind, HELP[kind]
     return run
@@ -160,19 +157,19 @@ def train(
 
 def read_all(asked: Asked) -> tuple[dict[str, Any], list[str]]:
     """Read settings of the model, and leave those of the training for when its recipe is known."""
+    from vitrail.train.task import is_checkpoint
+
     ours = [text.removeprefix("model.") for text in asked.settings if text.startswith("model.")]
     others = [text for text in asked.settings if not text.startswith("model.")]
-    if asked.recipe is not None:
-        recipe(asked.recipe, examples=1)
-    _parsed(recipe("scratch").training if asked.recipe is None else recipe(asked.recipe, examples=1).training, others)
+    _parsed(recipe(asked.recipe or "scratch", examples=1).training, others)
     if "steps" in asked.flags and "epochs" in asked.flags:
         raise ConfigError("a run's length is given twice: --steps and --epochs. Give one.")
-    if any(text.partition("=")[0].strip() == "classes" for text in (*ours, *others)):
+    if "classes" in _names([*ours, *others]):
         raise ConfigError("the data decides the number of classes. Leave classes out.")
     for flag in asked.flags:
-        if any(text.partition("=")[0].strip() == flag for text in others):
+        if flag in _names(others):
             raise ConfigError(f"{flag} is given twice: --{flag} and --set {flag}. Give it once.")
-    if asked.model is None or os.path.exists(os.path.expanduser(asked.model)) or ":" in asked.model:
+    if asked.model is None or is_checkpoint(asked.model):
         return read_fields(ours), others
     return read_settings(*row(asked.model), ours), others
 
@@ -182,9 +179,9 @@ def settle(asked: Asked, splits: "Mapping[str, Source]") -> "Choice":
     from vitrail.checkpoint.load import config_of
     from vitrail.data.sources.remote import RemoteShards
     from vitrail.train.choose import Choice, choose, middle_side
-    from vitrail.train.task import is_checkpoint
+    from vitrail.train.task import is_checkpoint, training_split
 
-    whole = splits.get("train") or next(iter(splits.values()))
+    whole = training_split(splits)
     if isinstance(whole, RemoteShards) and (asked.recipe is None or not asked.flags.get("steps")):
         raise ConfigError("of a stream nothing is known ahead. Say --model, --recipe and --steps.")
     if asked.recipe is None:
@@ -195,7 +192,7 @@ def settle(asked: Asked, splits: "Mapping[str, Source]") -> "Choice":
             pretrained=known is not None and asked.kind == "finetune",
             has_val=bool(splits.keys() & {"val", "dev"}),
             resnet=isinstance(known, BiTConfig),
-            given={*asked.flags, *(text.partition("=")[0].strip() for text in asked.settings)},
+            given={*asked.flags, *_names(asked.settings)},
         )
     if asked.model is None:
         raise ConfigError(
@@ -209,6 +206,11 @@ def settle(asked: Asked, splits: "Mapping[str, Source]") -> "Choice":
         training=adjust(found.training, dev),
         reasons=(f"the recipe {asked.recipe}: {found.source}",),
     )
+
+
+def _names(settings: Sequence[str]) -> set[str]:
+    """Give the fields that settings name."""
+    return {text.partition("=")[0].strip() for text in settings}
 
 
 def _parsed(training: Training, settings: list[str]) -> dict[str, object]:
@@ -230,8 +232,16 @@ def _workers(device: str | None) -> int:
     return min(max(cores - 1, 1), 16) if gpu else 0
 
 
-def show_outcome(outcome: "Outcome", asked: Asked, *, as_json: bool) -> None:
-    """Print how a run ended, and what to type next."""
+def show_outcome(outcome: "Outcome | None", asked: Asked, *, as_json: bool) -> None:
+    """Print how a run ended, and what to type next; exits with 130 where it was interrupted."""
+    if outcome is None:
+        return
+    _print_outcome(outcome, asked, as_json=as_json)
+    if not outcome.finished:
+        raise typer.Exit(130)
+
+
+def _print_outcome(outcome: "Outcome", asked: Asked, *, as_json: bool) -> None:
     document = {
         "out": str(outcome.out),
         "finished": outcome.finished,

@@ -8,6 +8,7 @@ import signal
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from vitrail.config.check import rate, whole
 from vitrail.data.decode import ImageError, Pixels
 from vitrail.data.order import Share, Turn
-from vitrail.data.source import Source
-from vitrail.errors import DataError
+from vitrail.data.source import Source, check_limit
 
 # From what a source holds of a sample, its number and the epoch, to uint8 C H W.
 Take = Callable[[bytes | Pixels, int, int], Tensor]
@@ -110,14 +110,9 @@ class Loader:
         """Count what was left out, each image once, and stop past the limit."""
         for skip in skipped:
             self.bad.setdefault(skip.sample, skip if len(self.bad) < LISTED else None)
-        size = self.order.size
-        if size is not None and len(self.bad) > self.limit * size:
-            some = "; ".join(f"{skip.name}: {skip.reason}" for skip in list(self.bad.values())[:5] if skip)
-            raise DataError(
-                f"{len(self.bad):,} of {size:,} images cannot be read, over the limit of {self.limit:.1%}: "
-                f"{some}. Repair or remove them (vitrail data check lists all), "
-                "or allow more: limit=0.05, or --set limit=0.05 of a run."
-            )
+        if (size := self.order.size) is not None:
+            some = [(skip.name, skip.reason) for skip in islice(self.bad.values(), 5) if skip]
+            check_limit(some, len(self.bad), size, self.limit, "limit=0.05, or --set limit=0.05 of a run")
 
 
 class _Reader(Dataset[Batch]):

@@ -1,12 +1,14 @@
 """What every source of images offers: samples by number, with their labels and names; nothing is decoded."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.data.decode import Pixels
 from vitrail.data.order import Order, Share, WholeOrder
+from vitrail.errors import DataError
 
 
 class Source(ABC):
@@ -49,6 +51,16 @@ class Source(ABC):
 
     def __len__(self) -> int:
         return len(self.labels)
+
+
+def check_limit(bad: Sequence[tuple[str, str]], count: int, size: int, limit: float, more: str) -> None:
+    """Stop where more images cannot be read than may; `bad` are names and reasons of some, `more` how to allow more."""
+    if count > limit * size:
+        some = "; ".join(f"{name}: {reason}" for name, reason in bad[:5])
+        raise DataError(
+            f"{count:,} of {size:,} images cannot be read, over the limit of {limit:.1%}: {some}. "
+            f"Repair or remove them (vitrail data check lists all), or allow more: {more}."
+        )
 
 
 class Names:

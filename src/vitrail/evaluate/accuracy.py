@@ -11,6 +11,7 @@ from vitrail.data.source import Source
 from vitrail.models import Model
 from vitrail.ops.losses import loss_of
 from vitrail.train.group import Group
+from vitrail.train.loop import lengthen
 
 WORDS = ("loss", "correct", "among five", "images", "left out")
 
@@ -50,9 +51,9 @@ def measure_accuracy(
         if not some and group.ranks == 1:
             continue
         # Filled up, as a compiled model is made for one size; a rank without images runs too, as the others may wait.
-        images = part.images if forward is None else fill_up(part.images, batch)
+        images = lengthen(part.images, 1 if forward is None else batch)
         with autocast():
-            logits = run(images if len(images) else fill_up(images, 1))[: len(part.labels)]
+            logits = run(images)[: len(part.labels)]
         if some:
             counts[:4] += count(logits.float(), part.labels, part.targets)
     model.train(trains)
@@ -60,11 +61,6 @@ def measure_accuracy(
     seen = max(images, 1)
     found = {"accuracy": correct / seen, "loss": loss / seen, "images": images, "left_out": left_out}
     return found | ({"top5": five / seen} if (model.config.classes or 0) > 5 else {})
-
-
-def fill_up(images: Tensor, size: int) -> Tensor:
-    """Put empty images behind, so that there are so many."""
-    return torch.cat([images, images.new_zeros(max(size - len(images), 0), *images.shape[1:])])
 
 
 def count(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from vitrail.config import Card
-from vitrail.models import Model
 from vitrail.train.checkpoints import Checkpoints
 from vitrail.train.group import Group
 from vitrail.train.guard import DivergedError, Guard
@@ -18,7 +17,7 @@ from vitrail.train.journal import Journal
 from vitrail.train.state import Best, State
 
 Tell = Callable[[Mapping[str, Any]], None]  # what people see of a record
-Evaluate = Callable[[Model], Mapping[str, float]]  # on every rank; the same numbers on all
+Evaluate = Callable[[], Mapping[str, float]]  # on every rank; the same numbers on all
 
 
 class Log:
@@ -93,7 +92,8 @@ class Evaluation:
             return
         self.guard.settle()
         start = time.perf_counter()
-        metrics = dict(self.measure(state))
+        with state.to_evaluate():
+            metrics = dict(self.evaluate())
         check_finite(metrics, state.step)
         seconds = time.perf_counter() - start
         self.log.clock += seconds  # which is not the training's
@@ -108,14 +108,6 @@ class Evaluation:
         if self.group.leads:
             self.journal.write(record)
         self.tell(record)
-
-    def measure(self, state: State) -> Mapping[str, float]:
-        """Evaluate the weights that count."""
-        state.model.eval()
-        if state.average is None:
-            return self.evaluate(state.model)
-        with state.average.inside(state.model):
-            return self.evaluate(state.model)
 
 
 class Save:

@@ -31,17 +31,11 @@ class Group:
         """Whether this process writes and speaks for all."""
         return self.rank == 0
 
-    def total(self, *numbers: float) -> list[float]:
-        """Add numbers up over all ranks."""
-        if self.ranks == 1:
-            return list(numbers)
-        return [sum(column) for column in zip(*self.rows(*numbers), strict=True)]
-
     def rows(self, *numbers: float) -> list[list[float]]:
         """Give everybody the numbers of each rank; no GPU is waited for."""
-        own = torch.tensor(numbers, dtype=torch.float64)
         if self.ranks == 1:
-            return [own.tolist()]
+            return [list(numbers)]
+        own = torch.tensor(numbers, dtype=torch.float64)
         found = [torch.empty_like(own) for _ in range(self.ranks)]
         dist.all_gather(found, own, group=self.hosts)
         return [part.tolist() for part in found]

@@ -157,17 +157,18 @@ def attention_draws(plan: Plan, state: State, part: Batch) -> Iterator[None]:
 def fill_up(part: Batch, size: int) -> Batch:
     """Put empty images without labels behind, so that there are so many; they have no loss."""
     assert part.targets is not None
-    missing = max(size - len(part.labels), 0)
-
-    def longer(tensor: Tensor) -> Tensor:
-        return torch.cat([tensor, tensor.new_zeros(missing, *tensor.shape[1:])]) if missing else tensor
-
     return part._replace(
-        images=longer(part.images),
-        labels=longer(part.labels),
-        samples=longer(part.samples),
-        targets=longer(part.targets),
+        images=lengthen(part.images, size),
+        labels=lengthen(part.labels, size),
+        samples=lengthen(part.samples, size),
+        targets=lengthen(part.targets, size),
     )
+
+
+def lengthen(rows: Tensor, size: int) -> Tensor:
+    """Put rows of zeros behind, so that there are so many at least."""
+    missing = size - len(rows)
+    return torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]) if missing > 0 else rows
 
 
 def cut(batch: Batch, size: int, least: int) -> Iterator[Batch]:

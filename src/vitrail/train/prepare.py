@@ -100,7 +100,7 @@ def prepare(task: Task, parts: Parts, group: Group, measure: Measure, tell: Tell
         fills=compiles(training, group.device),
     )
 
-    def evaluate(source: Source, model: Model = model) -> Mapping[str, float]:
+    def evaluate(source: Source) -> Mapping[str, float]:
         return measure(
             model,
             source,
@@ -151,8 +151,7 @@ def build_chores(
     )
     if parts.val is None:
         return (log, save)
-    val = parts.val
-    evaluation = Evaluation(config.evaluate_every, lambda model: evaluate(val), journal, group, tell, log, plan.guard)
+    evaluation = Evaluation(config.evaluate_every, partial(evaluate, parts.val), journal, group, tell, log, plan.guard)
     return (evaluation, log, save)
 
 

@@ -13,11 +13,11 @@ from typing import IO, Any
 import torch
 
 from vitrail.checkpoint.place import BEGUN, RUN_FILES, checkpoints_of, read_document
-from vitrail.checkpoint.run import renew_run
+from vitrail.checkpoint.run import renew_run, write_documents
 from vitrail.config import encode, to_document
 from vitrail.config.codec import encode_training
 from vitrail.errors import CheckpointError, ConfigError, DataError
-from vitrail.files import write_bytes, writing
+from vitrail.files import writing
 from vitrail.train.checkpoints import check, read_into
 from vitrail.train.chores import Log, Tell, check_finite
 from vitrail.train.group import Group, joined
@@ -84,7 +84,7 @@ def run(task: Task, measure: Measure, tell: Tell) -> Outcome:
         go_on(ready, group, say)
         with group.leader_writes() as leads:
             if leads:
-                write_bytes(task.out / RESOLVED, (json.dumps(resolved(ready), indent=2) + "\n").encode())
+                write_documents(task.out, {RESOLVED: resolved(ready)})
         plan, state = ready.plan, ready.state
         plan.interrupted = stack.enter_context(listening(say))
         for chore in ready.chores:
@@ -130,11 +130,10 @@ def begin(task: Task) -> None:
     asked = {"command": task.command, "data": task.data, "model": task.model, "changes": dict(task.changes)}
     asked |= {"fingerprints": {name: source.fingerprint for name, source in task.splits.items()}}
     asked |= {"training": encode_training(task.training)}
-    path = task.out / BEGUN
     if not checkpoints_of(task.out) and not (task.out / DONE).exists():  # nothing was trained yet: nothing is lost
-        write_bytes(path, (json.dumps(asked, indent=2) + "\n").encode())
+        write_documents(task.out, {BEGUN: asked})
         return
-    if differing := sorted(differences(read_document(path), json.loads(json.dumps(asked)))):
+    if differing := sorted(differences(read_document(task.out / BEGUN), json.loads(json.dumps(asked)))):
         raise ConfigError(
             f"{task.out} was begun otherwise: {'; '.join(differing[:6])}. Say the same again to go on, "
             "or give another --out."
@@ -246,11 +245,9 @@ def finish(task: Task, ready: Ready, parts: Parts, group: Group, say: Callable[[
         take_best(ready, state.best.step, group, say)
     metrics = dict(state.metrics)
     if parts.test is not None:
-        state.model.eval()
-        test = parts.test
-        with state.average.inside(state.model) if state.average is not None else ExitStack():
+        with state.to_evaluate():
             try:
-                metrics |= {f"test_{name}": value for name, value in ready.evaluate(test).items()}
+                metrics |= {f"test_{name}": value for name, value in ready.evaluate(parts.test).items()}
             except DataError as error:  # which is no reason to lose the run
                 say(f"the test images were not measured: {error}")
     check_finite(metrics, state.step)
@@ -259,12 +256,10 @@ def finish(task: Task, ready: Ready, parts: Parts, group: Group, say: Callable[[
         if leads:
             with writing(task.out):
                 renew_run(task.out, state.model.config, weights, card_of(state, metrics))
-                summary = {"step": state.step, "steps": plan.steps, "metrics": metrics}
                 if state.bad:
-                    listed = [skip._asdict() for skip in state.bad]
-                    write_bytes(task.out / LEFT_OUT, (json.dumps(listed, indent=1) + "\n").encode())
-                    say(f"{len(listed):,} training images could not be decoded: {LEFT_OUT} lists them")
-                write_bytes(task.out / DONE, (json.dumps(summary, indent=2) + "\n").encode())
+                    write_documents(task.out, {LEFT_OUT: [skip._asdict() for skip in state.bad]})
+                    say(f"{len(state.bad):,} training images could not be decoded: {LEFT_OUT} lists them")
+                write_documents(task.out, {DONE: {"step": state.step, "steps": plan.steps, "metrics": metrics}})
     return metrics
 
 

@@ -1,6 +1,7 @@
 """All that changes in a run, and all that is saved of it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -55,6 +56,13 @@ class State:
     epoch: int = 0  # of the last batch; with the rate of its update, and the norm of its gradients: for the log
     rate: float = 0.0
     norm: Tensor | float = 0.0
+
+    @contextmanager
+    def to_evaluate(self) -> Iterator[None]:
+        """Have the weights that count in the model for a while: their average where there is one."""
+        self.model.eval()
+        with nullcontext() if self.average is None else self.average.inside(self.model):
+            yield
 
     def document(self) -> dict[str, Any]:
         """Give what is no tensor as a JSON object."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from vitrail.config.check import LARGEST_SIDE, as_size, number, whole
 from vitrail.data.decode import ImageError, OpenImage, Pixels, with_channels
-from vitrail.data.source import Source
+from vitrail.data.source import Source, check_limit
 from vitrail.data.sources.memory import checked_labels, checked_names, fingerprint_of
 from vitrail.data.transforms.resize import resize
 from vitrail.errors import ConfigError, DataError
@@ -24,6 +24,7 @@ CARD, IMAGES, LABELS = "packed.json", "images.npy", "labels.npy"
 FORMAT, VERSION = "vitrail packed images", 1
 LARGEST_CARD = 64 << 20  # bytes; names of very many classes
 AGAIN = "Pack it again."
+MORE = "limit=0.2, or --limit 0.2 of the command"
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ def _write(
                 kept.append(index)
             except ImageError as error:
                 report.skipped.append((source.name(index), str(error)))
-                _check_limit(report.skipped, len(source), limit)
+                check_limit(report.skipped, len(report.skipped), len(source), limit, MORE)
             if progress is not None:
                 progress(index + 1, len(source))
         file.seek(0)
@@ -169,15 +170,6 @@ def _write(
     (folder / CARD).write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
     write_sums(folder)
     return PackReport(len(kept), report.skipped)
-
-
-def _check_limit(skipped: list[tuple[str, str]], count: int, limit: float) -> None:
-    if len(skipped) > limit * count:
-        some = "; ".join(f"{name}: {reason}" for name, reason in skipped[:5])
-        raise DataError(
-            f"{len(skipped):,} of {count:,} images cannot be read, over the limit of {limit:.1%}: {some}. Repair or "
-            "remove them (vitrail data check lists all), or allow more: limit=0.2, or --limit 0.2 of the command."
-        )
 
 
 def _write_header(file: BinaryIO, shape: tuple[int, ...]) -> None:
