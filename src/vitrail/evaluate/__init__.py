@@ -1,1 +1,5 @@
-"""How good a model is: accuracy, every image counted once."""
+"""How good a model is: accuracy, few-shot, transfer, VTAB, identity; every image counted once."""
+
+from vitrail.evaluate.shots import fewshot
+
+__all__ = ["fewshot"]

@@ -1,11 +1,12 @@
 """What a model says of every image of a source: one row each, computed once, kept on disk, in the source's order.
 
-A part of a source is kept under a digest of the weights, the preprocessing, and the images and labels themselves; so a
-pass that is interrupted goes on where it was, and rows of images that have changed are never used again.
+Rows are kept under a digest of the weights, the preprocessing and the source, each with the hash of its image and its
+label: a pass that is interrupted goes on where it was, and the row of an image that has changed is never used again.
 """
 
 import json
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from vitrail.data.source import Source, check_limit
 from vitrail.data.sources.memory import fingerprint_of
 from vitrail.data.splits import Subset, content_hashes
 from vitrail.errors import DataError
-from vitrail.files import cache_folder, replacing
+from vitrail.files import cache_folder, replacing, writing
 from vitrail.models import Model
 from vitrail.train.group import Group
 
@@ -61,21 +62,25 @@ class Rows:
     seconds: float = 0.0
 
 
-def rows_of(model: Model, source: Source, what: str, read: Read, how: Pass) -> Rows:
-    """Go through a source; `what` names the kind of row. Every process gets all rows."""
-    start, count = time.perf_counter(), len(source)
-    if not count:
+def rows_of(
+    model: Model, source: Source, what: str, read: Read, how: Pass, samples: NDArray[np.int64] | None = None
+) -> Rows:
+    """Go through a source, or some samples of it; `what` names the kind of row. Every process gets all rows."""
+    start = time.perf_counter()
+    wanted = np.arange(len(source)) if samples is None else np.unique(samples)
+    if not len(wanted):
         raise DataError("the source holds no images. Check its path.")
-    weights = digest_of(model) if how.keeps else ""
+    store = _Store(what, source, model, how) if how.keeps else None
     parts: list[Rows] = []
+    done = 0
     with _evaluating(model):
-        for first in range(0, count, PART):
-            part = Subset(source, np.arange(first, min(first + PART, count)))
-            found = _kept_rows(model, part, what, read, how, weights, first)
-            parts.append(found)
-            _check_limit(parts, count, how)
+        for number in np.unique(wanted // PART).tolist():
+            some = wanted[wanted // PART == number]
+            parts.append(_rows_of_part(model, source, read, how, some, store, number))
+            done += len(some)
+            _check_limit(parts, len(wanted), how)
             if how.progress is not None:
-                how.progress(first + len(part), count)
+                how.progress(done, len(wanted))
     return _joined(parts, time.perf_counter() - start)
 
 
@@ -87,45 +92,85 @@ def digest_of(model: Model) -> str:
     return fingerprint_of(said, "\0".join(tensors), *bits)
 
 
-def _kept_rows(model: Model, part: Subset, what: str, read: Read, how: Pass, weights: str, first: int) -> Rows:
-    """Take the rows of a part from disk, or compute and keep them."""
-    if not how.keeps:
-        return _computed(model, part, read, how, first)
+class _Store:
+    """Rows on disk: a file for each stretch of a source, each row with the hash of its image and its label."""
+
+    def __init__(self, what: str, source: Source, model: Model, how: Pass) -> None:
+        key = fingerprint_of(f"{FORMAT} {what} {how.precision}", digest_of(model), source.fingerprint)
+        self.source, self.folder = source, cache_folder() / "rows" / what / key
+
+    def take(self, number: int, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], Rows | None]:
+        """Give the samples without a row, and the rows of the others, whose images are as they were."""
+        self.hashes = self._hashes(samples)
+        self.held = self._read(number)
+        if self.held is None:
+            return samples, None
+        places = np.searchsorted(self.held["samples"], samples).clip(max=len(self.held["samples"]) - 1)
+        same = (self.held["samples"][places] == samples) & (self.held["hashes"][places] == self.hashes).all(axis=1)
+        return samples[~same], self._rows(places[same])
+
+    def keep(self, number: int, samples: NDArray[np.int64], rows: Rows) -> None:
+        """Add rows to those of a stretch that are there, in the place of older ones."""
+        found = {"samples": rows.samples, "hashes": self.hashes[np.isin(samples, rows.samples)], **rows.values}
+        if self.held is not None and self.held.keys() == found.keys():
+            older = ~np.isin(self.held["samples"], samples)
+            found = {name: np.concatenate([self.held[name][older], array]) for name, array in found.items()}
+        order = np.argsort(found["samples"], kind="stable")
+        path = self._path(number)
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary:
+            np.savez(temporary, **{name: array[order] for name, array in found.items()})  # pyright: ignore[reportArgumentType]
+
+    def _hashes(self, samples: NDArray[np.int64]) -> NDArray[np.uint8]:
+        labels = self.source.labels[samples].astype("<i8")[:, None].view(np.uint8)
+        return np.concatenate([content_hashes(Subset(self.source, samples)), labels], axis=1)
+
+    def _rows(self, places: NDArray[np.int64]) -> Rows:
+        assert self.held is not None
+        samples = self.held["samples"][places]
+        values = {name: array[places] for name, array in self.held.items() if name not in ("samples", "hashes")}
+        return Rows(samples=samples, labels=self.source.labels[samples], values=values, reused=len(samples))
+
+    def _read(self, number: int) -> dict[str, NDArray[Any]] | None:
+        try:
+            with np.load(self._path(number), allow_pickle=False) as held:
+                arrays = dict(held)
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            return None
+        lengths = {len(array) for array in arrays.values()}
+        whole = {"samples", "hashes"} <= arrays.keys() and len(lengths) == 1 and lengths != {0}
+        return arrays if whole else None
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:06d}.npz"
+
+
+def _rows_of_part(
+    model: Model, source: Source, read: Read, how: Pass, samples: NDArray[np.int64], store: _Store | None, number: int
+) -> Rows:
+    """Take the rows of a stretch from disk, compute those that are not there, and keep them."""
     group = how.group
-    found: Rows | None = None
-    path = Path()
+    if store is None:
+        return _computed(model, source, samples, read, how)
+    missing, held = samples, None
     with group.leader_writes() as leads:
         if leads:
-            asked = fingerprint_of(
-                f"{FORMAT} {what} {how.precision} {weights}", content_hashes(part), np.asarray(part.labels)
-            )
-            path = cache_folder() / "rows" / what / asked[:2] / f"{asked}.npz"
-            found = _read(path, first)
-    found = group.from_leader(found)
-    if found is not None:
-        return found
-    found = _computed(model, part, read, how, first)
+            missing, held = store.take(number, samples)
+    missing, held = group.from_leader((missing, held))
+    if not len(missing) and held is not None:
+        return held
+    fresh = _computed(model, source, missing, read, how)
+    found = fresh if held is None or not len(held.samples) else _joined([held, fresh], 0.0)
     with group.leader_writes() as leads:
-        if leads and not found.skipped:  # what cannot be read now may be readable tomorrow
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as temporary:
-                np.savez(temporary, samples=found.samples - first, labels=found.labels, **found.values)  # pyright: ignore[reportArgumentType]
+        if leads and len(found.samples):
+            store.keep(number, samples, found)
     return found
 
 
-def _read(path: Path, first: int) -> Rows | None:
-    try:
-        with np.load(path, allow_pickle=False) as held:
-            arrays = dict(held)
-    except (OSError, ValueError, KeyError, EOFError):
-        return None
-    samples, labels = arrays.pop("samples") + first, arrays.pop("labels")
-    return Rows(samples=samples, labels=labels, values=arrays, reused=len(samples))
-
-
-def _computed(model: Model, part: Subset, read: Read, how: Pass, first: int) -> Rows:
-    """Send the images of a part through, shared by all processes, and put the rows in order again."""
-    group = how.group
+def _computed(model: Model, source: Source, numbers: NDArray[np.int64], read: Read, how: Pass) -> Rows:
+    """Send images through, shared by all processes, and put the rows in order again."""
+    group, part = how.group, Subset(source, numbers)
     feed = evaluation_feed(
         part,
         model.config.image_size,
@@ -139,7 +184,6 @@ def _computed(model: Model, part: Subset, read: Read, how: Pass, first: int) -> 
         device=group.device,
     )
     samples: list[Tensor] = []
-    labels: list[Tensor] = []
     values: dict[str, list[Tensor]] = {}
     skipped: list[Skip] = []
     autocast = partial(torch.autocast, group.device.type, torch.bfloat16, enabled=how.precision == "bfloat16")
@@ -152,34 +196,35 @@ def _computed(model: Model, part: Subset, read: Read, how: Pass, first: int) -> 
         for name, value in rows.items():
             values.setdefault(name, []).append(value.float().cpu() if value.is_floating_point() else value.cpu())
         samples.append(batch.samples)
-        labels.append(batch.labels.cpu())
     mine = {name: torch.cat(value).numpy() for name, value in values.items()}
-    own = (
-        (torch.cat(samples).numpy(), torch.cat(labels).numpy(), mine, skipped) if samples else (None, None, {}, skipped)
-    )
-    gathered = group.gather(own)
-    some = [share for share in gathered if share[0] is not None]
-    gone = tuple(skip._replace(sample=skip.sample + first) for share in gathered for skip in share[3])
-    if not some:
-        return Rows(samples=np.empty(0, np.int64), labels=np.empty(0, np.int64), values={}, skipped=gone)
-    numbers = np.concatenate([share[0] for share in some])
-    order = np.argsort(numbers, kind="stable")
+    places = torch.cat(samples).numpy() if samples else np.empty(0, np.int64)
+    shares = group.gather((places, mine, skipped))
+    some = [share for share in shares if len(share[0])]
+    gone = tuple(skip._replace(sample=int(numbers[skip.sample])) for share in shares for skip in share[2])
+    places = np.concatenate([share[0] for share in shares])
+    order = np.argsort(places, kind="stable")
+    found = numbers[places[order]]
     return Rows(
-        samples=numbers[order] + first,
-        labels=np.concatenate([share[1] for share in some])[order],
-        values={name: np.concatenate([share[2][name] for share in some])[order] for name in some[0][2]},
+        samples=found,
+        labels=source.labels[found],
+        values={
+            name: np.concatenate([share[1][name] for share in some])[order] for name in (some[0][1] if some else ())
+        },
         skipped=gone,
     )
 
 
 def _joined(parts: list[Rows], seconds: float) -> Rows:
+    """Put parts together, in the order of the samples."""
     some = [part for part in parts if len(part.samples)]
     if not some:
         raise DataError("none of the images can be decoded. vitrail data check says why.")
+    samples = np.concatenate([part.samples for part in some])
+    order = np.argsort(samples, kind="stable")
     return Rows(
-        samples=np.concatenate([part.samples for part in some]),
-        labels=np.concatenate([part.labels for part in some]),
-        values={name: np.concatenate([part.values[name] for part in some]) for name in some[0].values},
+        samples=samples[order],
+        labels=np.concatenate([part.labels for part in some])[order],
+        values={name: np.concatenate([part.values[name] for part in some])[order] for name in some[0].values},
         skipped=tuple(skip for part in parts for skip in part.skipped),
         reused=sum(part.reused for part in parts),
         seconds=seconds,
