@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from vitrail import evaluate as evaluate
     from vitrail.checkpoint import convert as convert
     from vitrail.checkpoint import describe as describe
     from vitrail.checkpoint import load as load
@@ -42,6 +43,8 @@ _HOMES = {
     "ShapeError": "vitrail.errors",
     "VitrailError": "vitrail.errors",
 }
+# Parts whose functions are called by their own names: vitrail.evaluate.fewshot.
+_PARTS = ("evaluate",)
 __all__ = [
     "CheckpointError",
     "ConfigError",
@@ -51,6 +54,7 @@ __all__ = [
     "convert",
     "create",
     "describe",
+    "evaluate",
     "load",
     "names",
     "save",
@@ -59,6 +63,8 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Import a public name on its first use (PEP 562)."""
+    if name in _PARTS:
+        return import_module(f"vitrail.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'vitrail' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)

@@ -14,6 +14,7 @@ from vitrail.cli.convert import convert
 from vitrail.cli.demo import demo
 from vitrail.cli.describe import describe
 from vitrail.cli.evaluate import evaluate
+from vitrail.cli.fewshot import fewshot
 from vitrail.cli.plan import plan
 from vitrail.cli.render import show_error
 from vitrail.errors import VitrailError
@@ -24,6 +25,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo,
     "describe": describe,
     "evaluate": evaluate,
+    "fewshot": fewshot,
     "finetune": training.command("finetune"),
     "plan": plan,
     "pretrain": training.command("pretrain"),

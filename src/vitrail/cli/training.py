@@ -16,6 +16,7 @@ from rich.console import Console
 
 from vitrail.cli.data import Pipe, Where
 from vitrail.cli.describe import Json, read_fields
+from vitrail.cli.machine import usual_workers
 from vitrail.cli.render import harmless
 from vitrail.cli.screen import showing
 from vitrail.config import BiTConfig, read_settings, row
@@ -141,7 +142,7 @@ def train(
         training=training,
         out=out,
         changes={**choice.changes, **changes},
-        workers=_workers(device) if workers is None else workers,
+        workers=usual_workers(gpu=_has_gpu(device)) if workers is None else workers,
         device=device,
         tensorboard=tensorboard,
     )
@@ -222,14 +223,10 @@ def _slug(asked: Asked) -> str:
     return f"{asked.kind}-{name or 'data'}"
 
 
-def _workers(device: str | None) -> int:
-    """Leave the model's own process a core of those beside a GPU; on the CPU the model needs them all."""
+def _has_gpu(device: str | None) -> bool:
     import torch
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    cores = max(cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
-    gpu = torch.cuda.is_available() if device is None else device.startswith("cuda")
-    return min(max(cores - 1, 1), 16) if gpu else 0
+    return torch.cuda.is_available() if device is None else device.startswith("cuda")
 
 
 def show_outcome(outcome: "Outcome | None", asked: Asked, *, as_json: bool) -> None:

@@ -180,9 +180,9 @@ def _computed(model: Model, source: Source, numbers: NDArray[np.int64], read: Re
         workers=how.workers,
         rank=group.rank,
         ranks=group.ranks,
-        limit=0.999,  # of a part; the whole is checked after it
         device=group.device,
     )
+    feed.loader.limit = 1.0  # of a part; the whole is checked after it
     samples: list[Tensor] = []
     values: dict[str, list[Tensor]] = {}
     skipped: list[Skip] = []

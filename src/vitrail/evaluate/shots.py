@@ -1,6 +1,6 @@
 """Few-shot evaluation of frozen features (Section 4.1): a linear classifier of a few images of every class."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.config.check import not_negative, whole
+from vitrail.config.check import not_negative, one_of, positive, whole
 from vitrail.data.sources.memory import checked_labels
 from vitrail.errors import ConfigError
 from vitrail.ops.probes import fit_logistic, neighbour_votes
@@ -24,14 +24,30 @@ PROBES = ("ridge", "knn", "logistic")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shots:
-    """Accuracies with so many images of every class: of the probes, and of least squares by its l2."""
+class Settings:
+    """What is measured: how many images of every class, drawn how often, and by which probes."""
 
-    shots: int | None  # None: all images
-    seed: int
-    images: int  # to learn from
-    accuracy: Mapping[str, float]  # by probe
-    sweep: Mapping[float, float]
+    shots: tuple[int | None, ...] = (1, 5, 10, 25)  # None: all images
+    seeds: tuple[int, ...] = (0, 1, 2)
+    l2: float = PAPER_L2
+    probes: tuple[str, ...] = PROBES
+    neighbours: int = NEIGHBOURS
+    logistic_l2: float = LOGISTIC_L2
+
+    def __post_init__(self) -> None:
+        for name in ("shots", "seeds", "probes"):
+            if not (given := getattr(self, name)) or len(set(given)) < len(given):
+                raise ConfigError(f"{name} must be one or more, each once; got {given!r}.")
+        for shots in self.shots:
+            if shots is not None:
+                whole("shots", shots)
+        for seed in self.seeds:
+            whole("seeds", seed, least=0)
+        for probe in self.probes:
+            one_of("probes", probe, PROBES)
+        whole("neighbours", self.neighbours)
+        not_negative("l2", self.l2)
+        positive("logistic_l2", self.logistic_l2)
 
 
 def fewshot(
@@ -71,38 +87,27 @@ def choose_shots(labels: NDArray[np.int64], *, classes: int, shots: int | None, 
     return np.concatenate(rows)
 
 
-def measure_shots(
-    train: tuple[Tensor, Tensor],
-    test: tuple[Tensor, Tensor],
-    *,
-    classes: int,
-    shots: int | None,
-    seed: int,
-    l2: float = PAPER_L2,
-    probes: Sequence[str] = PROBES,
-    neighbours: int = NEIGHBOURS,
-    logistic_l2: float = LOGISTIC_L2,
-) -> Shots:
-    """Measure every probe with the same images; features and labels of both sets."""
-    chosen = choose_shots(train[1].numpy(), classes=classes, shots=shots, seed=seed)
-    features, labels = train[0][chosen], train[1][chosen]
-    known = test[1] >= 0
-    others, answers = test[0][known], test[1][known]
+def measure_probes(
+    train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], *, classes: int, settings: Settings
+) -> tuple[dict[str, float], dict[float, float]]:
+    """Give the accuracy of every probe, and that of least squares by its l2; of features and labels of both sets."""
+    features, labels = train
+    others, answers = test
     accuracy: dict[str, float] = {}
     sweep: dict[float, float] = {}
-    if "ridge" in probes:
+    if "ridge" in settings.probes:
         ridge = solve(features, labels, classes)
-        sweep = _sweep(ridge, others, answers, sorted({*SWEEP, l2}))
-        accuracy["ridge"] = sweep[l2]
-    if "knn" in probes:
+        sweep = _sweep(ridge, others, answers, sorted({*SWEEP, settings.l2}))
+        accuracy["ridge"] = sweep[settings.l2]
+    if "knn" in settings.probes:
         votes = neighbour_votes(
-            features, labels, others, classes=classes, neighbours=neighbours, temperature=TEMPERATURE
+            features, labels, others, classes=classes, neighbours=settings.neighbours, temperature=TEMPERATURE
         )
         accuracy["knn"] = _accuracy(votes, answers)
-    if "logistic" in probes:
-        fitted = fit_logistic(features, labels, classes=classes, l2=logistic_l2)
+    if "logistic" in settings.probes:
+        fitted = fit_logistic(features, labels, classes=classes, l2=settings.logistic_l2)
         accuracy["logistic"] = _accuracy(fitted.scores(others), answers)
-    return Shots(shots=shots, seed=seed, images=len(chosen), accuracy=accuracy, sweep=sweep)
+    return accuracy, sweep
 
 
 def _sweep(ridge: Ridge, others: Tensor, answers: Tensor, strengths: Sequence[float]) -> dict[float, float]:

@@ -50,10 +50,11 @@ class Logistic:
 def fit_logistic(features: Float[Tensor, "M D"], labels: Int[Tensor, " M"], *, classes: int, l2: float) -> Logistic:
     """Minimise the mean cross-entropy plus l2 / 2 times the squared weights (not the bias), by L-BFGS in float64."""
     whitening = whitening_of(features)
-    rows, labels = whitening(features), labels.long()
-    parameters = torch.zeros(rows.shape[1] + 1, classes, dtype=torch.float64, requires_grad=True)
+    rows = whitening(features)
+    targets = F.one_hot(labels.long(), classes).double()  # M K
+    weights = torch.zeros(rows.shape[1] + 1, classes, dtype=torch.float64)  # the bias last
     optimiser = torch.optim.LBFGS(
-        [parameters],
+        [weights],
         max_iter=ROUNDS,
         tolerance_grad=1e-6,
         tolerance_change=1e-10,
@@ -61,14 +62,11 @@ def fit_logistic(features: Float[Tensor, "M D"], labels: Int[Tensor, " M"], *, c
         line_search_fn="strong_wolfe",
     )
 
-    def loss() -> Tensor:
-        optimiser.zero_grad()
-        logits = torch.addmm(parameters[-1], rows, parameters[:-1])
-        value = F.cross_entropy(logits, labels) + l2 / 2 * parameters[:-1].square().sum()
-        value.backward()
-        return value
+    def loss() -> float:
+        scores = F.log_softmax(torch.addmm(weights[-1], rows, weights[:-1]), dim=1)
+        errors = (scores.exp() - targets) / len(rows)  # M K
+        weights.grad = torch.cat([rows.T @ errors + l2 * weights[:-1], errors.sum(dim=0, keepdim=True)])
+        return float(l2 / 2 * weights[:-1].square().sum() - (targets * scores).sum() / len(rows))
 
-    with torch.inference_mode(mode=False), torch.enable_grad():
-        optimiser.step(loss)  # pyright: ignore[reportArgumentType]
-    found = parameters.detach()
-    return Logistic(whitening=whitening, weight=found[:-1], bias=found[-1])
+    optimiser.step(loss)
+    return Logistic(whitening=whitening, weight=weights[:-1], bias=weights[-1])

@@ -1,0 +1,170 @@
+"""`vitrail fewshot`: what the features of a model are worth with few images of every class (Section 4.1)."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from vitrail.cli.data import Pipe, Where
+from vitrail.cli.describe import Json
+from vitrail.cli.measuring import Batch, Device, Fresh, Limit, Out, Precision, Quiet, Workers, measuring
+from vitrail.cli.render import plain_table
+from vitrail.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from vitrail.data.source import Source
+    from vitrail.evaluate.features import Cell, Table
+    from vitrail.evaluate.shots import Settings
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or any checkpoint.")]
+ShotsOf = Annotated[str, typer.Option("--shots", help="Images of every class, and `all`.")]
+Seeds = Annotated[str, typer.Option(help="Each draws other images.")]
+Strength = Annotated[float, typer.Option("--l2", help="Of least squares; the authors' by default.")]
+Probes = Annotated[str, typer.Option(help="Which classifiers of the features.")]
+Neighbours = Annotated[int, typer.Option(help="That vote.")]
+Size = Annotated[int | None, typer.Option(help="Side of the images.", show_default="the model's own")]
+Authors = Annotated[
+    bool, typer.Option("--as-authors", help="Squash to 8/7 of the size, not antialiased, take the middle.")
+]
+NAMES = {"ridge": "least squares", "knn": "neighbours", "logistic": "logistic"}
+AUTHORS_SHARE = 224 / 256
+
+
+def fewshot(
+    run: Run,
+    data: Where,
+    shots: ShotsOf = "1,5,10,25",
+    seeds: Seeds = "0,1,2",
+    l2: Strength = 1024.0,
+    probes: Probes = "ridge,knn,logistic",
+    neighbours: Neighbours = 20,
+    image_size: Size = None,
+    as_authors: Authors = False,
+    out: Out = None,
+    batch: Batch = None,
+    workers: Workers = None,
+    device: Device = None,
+    precision: Precision = "float32",
+    limit: Limit = 0.01,
+    fresh: Fresh = False,
+    allow_pipe: Pipe = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Learn linear classifiers of frozen features from few images of every class, and test them.
+
+    Features are kept, so another look at the same images takes seconds. Data without a test split is split by content.
+    """
+    from vitrail.checkpoint.load import load
+    from vitrail.data.open import open_data
+    from vitrail.evaluate.features import few_shot_table, results_of
+    from vitrail.evaluate.results import document_of, write_document
+    from vitrail.evaluate.shots import Settings
+
+    settings = Settings(
+        shots=tuple(None if word == "all" else _number("--shots", word) for word in _words(shots)),
+        seeds=tuple(_number("--seeds", word) for word in _words(seeds)),
+        l2=l2,
+        probes=_words(probes),
+        neighbours=neighbours,
+    )
+    sets, said = choose_sets(open_data(data, allow_pipe=allow_pipe))
+    with measuring(
+        device, batch=batch, workers=workers, limit=limit, precision=precision, fresh=fresh, quiet=quiet
+    ) as work:
+        model = load(run, image_size=image_size, device=work.how.group.device)
+        if as_authors:
+            views = {"resize": "squash", "crop_share": AUTHORS_SHARE, "interpolation": "bilinear", "antialias": False}
+            model.card = replace(model.card, preprocessing=replace(model.card.preprocessing, **views))
+        table = few_shot_table(model, sets, work.how, settings, work.tell)
+        if not work.how.group.leads:
+            return
+    results = results_of(table, run, data, settings)
+    document = document_of("fewshot", results, split=said, left_out=table.left_out, short_classes=table.short)
+    if out is not None:
+        write_document(Path(out).expanduser() / "fewshot.json", document)
+    if as_json:
+        typer.echo(json.dumps(document, indent=2))
+    else:
+        show(table, settings, said)
+
+
+def choose_sets(splits: "Mapping[str, Source]") -> "tuple[tuple[Source, Source], str]":
+    """Find the images to learn from and those to test on; one split alone is split by content."""
+    from vitrail.data.sources.remote import RemoteShards
+    from vitrail.data.splits import split
+    from vitrail.train.task import training_split
+
+    train = training_split(splits)
+    if isinstance(train, RemoteShards):
+        raise DataError("few shots are drawn from all images, and a stream cannot be read by number. Fetch it first.")
+    name = next((name for name in ("test", "val", "dev") if name in splits), None)
+    if name is not None:
+        if splits[name].class_names != train.class_names:
+            raise DataError(f"the classes of {name} are not those of train. Each split needs a folder for every class.")
+        return (train, splits[name]), f"learned from train, tested on {name}"
+    if not train.class_names:
+        raise DataError("the images have no labels. Expected a folder for each class, or a column of labels.")
+    parts = split(train, {"train": 0.8, "test": 0.2}, seed=0)
+    if not len(parts["train"]) or not len(parts["test"]):
+        raise DataError(f"{len(train)} images are too few to learn from some and test on others.")
+    return (parts["train"], parts["test"]), "learned from 80 % of the images, tested on the other 20 %"
+
+
+def show(table: "Table", settings: "Settings", said: str) -> None:
+    """Print accuracies by shots and probe, and how they depend on l2."""
+    console = Console(highlight=False)
+    plural = "s" if len(settings.seeds) > 1 else ""
+    title = f"accuracy on {table.test_images:,} images of {table.classes} classes, {len(settings.seeds)} draw{plural}"
+    names = [NAMES[probe] for probe in settings.probes]
+    shown = plain_table("shots", *names, title=title, numbers=len(names))
+    for cell in table.cells:
+        shown.add_row(_shots(cell), *(_said(cell.accuracy[probe]) for probe in settings.probes))
+    console.print(shown)
+    if "ridge" in settings.probes:
+        strengths = [l2 for l2 in table.cells[0].sweep if l2 in (1, 16, 256, 4096, 65536) or l2 == settings.l2]
+        sweep = plain_table(
+            "shots", *(f"l2 {l2:g}" for l2 in strengths), title="least squares by l2", numbers=len(strengths)
+        )
+        for cell in table.cells:
+            sweep.add_row(_shots(cell), *(f"{_mean(cell.sweep[l2]):.1%}" for l2 in strengths))
+        console.print(sweep)
+    console.print(
+        f"{said}; features of {table.computed:,} images computed, {table.reused:,} kept from before", markup=False
+    )
+    if table.short:
+        console.print(
+            f"{table.short:,} classes have fewer images than the most shots: all they have are taken", markup=False
+        )
+    if table.left_out:
+        console.print(f"{table.left_out:,} images could not be decoded", markup=False)
+
+
+def _shots(cell: "Cell") -> str:
+    return "all" if cell.shots is None else str(cell.shots)
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _said(values: list[float]) -> str:
+    from vitrail.evaluate.results import over_seeds
+
+    mean, spread = over_seeds(values)
+    return f"{mean:.1%}" if spread is None else f"{mean:.1%} ± {100 * spread:.1f}"
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _number(flag: str, word: str) -> int:
+    try:
+        return int(word)
+    except ValueError:
+        raise ConfigError(f"{flag} takes whole numbers with commas between them; got {word!r}.") from None

@@ -1,0 +1,131 @@
+"""Frozen features of a model, and the table of what few images of every class are worth with them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitrail.data.source import Source
+from vitrail.errors import DataError
+from vitrail.evaluate.results import Result, over_seeds
+from vitrail.evaluate.rows import Pass, Rows, rows_of
+from vitrail.evaluate.shots import Settings, choose_shots, measure_probes
+from vitrail.models import Model
+
+Sets = tuple[Source, Source]  # to learn from, and to test on
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """What so many images of every class give, by probe and by l2: one number for each seed."""
+
+    shots: int | None  # None: all images
+    images: tuple[int, ...]  # that were learned from
+    accuracy: dict[str, list[float]]
+    sweep: dict[float, list[float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Everything that was measured."""
+
+    cells: tuple[Cell, ...]
+    classes: int
+    test_images: int
+    short: int  # classes that have fewer training images than the most shots asked for
+    left_out: int  # images that could not be decoded
+    reused: int  # images whose features were kept from before
+    computed: int
+
+
+def read_features(model: Model, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """Give what the linear classifier reads."""
+    return {"features": model.represent(images)}
+
+
+def features_of(model: Model, source: Source, how: Pass, samples: NDArray[np.int64] | None = None) -> Rows:
+    """Give the features of a source, or of some samples of it; kept on disk."""
+    return rows_of(model, source, "features", read_features, how, samples)
+
+
+def few_shot_table(
+    model: Model, sets: Sets, how: Pass, settings: Settings, tell: Callable[[str], None] = lambda text: None
+) -> Table:
+    """Measure all shots and seeds; of the training images no more are read than they need."""
+    train, test = sets
+    classes = len(train.class_names)
+    labels = np.asarray(train.labels)
+    tell("features of the training images")
+    known = features_of(model, train, how, wanted_samples(labels, classes, settings))
+    tell("features of the test images")
+    others = features_of(model, test, how, np.flatnonzero(np.asarray(test.labels) >= 0))
+    features, answers = torch.from_numpy(known.values["features"]), torch.from_numpy(known.labels)
+    measured = torch.from_numpy(others.values["features"]), torch.from_numpy(others.labels)
+    cells = []
+    for shots in settings.shots:
+        tell("classifiers from all images" if shots is None else f"classifiers from {shots} of every class")
+        found: list[tuple[int, dict[str, float], dict[float, float]]] = []
+        for seed in settings.seeds if shots is not None else settings.seeds[:1]:
+            chosen = np.isin(known.samples, choose_shots(labels, classes=classes, shots=shots, seed=seed))
+            rows = torch.from_numpy(np.flatnonzero(chosen))
+            probes = measure_probes((features[rows], answers[rows]), measured, classes=classes, settings=settings)
+            found.append((len(rows), *probes))
+        cells.append(
+            Cell(
+                shots=shots,
+                images=tuple(count for count, _, _ in found),
+                accuracy={probe: [accuracy[probe] for _, accuracy, _ in found] for probe in found[0][1]},
+                sweep={l2: [sweep[l2] for _, _, sweep in found] for l2 in found[0][2]},
+            )
+        )
+    most = max((shots for shots in settings.shots if shots is not None), default=0)
+    return Table(
+        cells=tuple(cells),
+        classes=classes,
+        test_images=len(others.samples),
+        short=int((np.bincount(labels[labels >= 0], minlength=classes) < most).sum()),
+        left_out=len(known.skipped) + len(others.skipped),
+        reused=known.reused + others.reused,
+        computed=len(known.samples) + len(others.samples) - known.reused - others.reused,
+    )
+
+
+def wanted_samples(labels: NDArray[np.int64], classes: int, settings: Settings) -> NDArray[np.int64]:
+    """Give the training images that any shots and seed take; fewer shots are the first of more."""
+    if not (labels >= 0).any():
+        raise DataError("the training images have no labels. Expected a folder for each class, or a column of labels.")
+    if None in settings.shots:
+        return np.flatnonzero(labels >= 0)
+    most = max(shots for shots in settings.shots if shots is not None)
+    drawn = [choose_shots(labels, classes=classes, shots=most, seed=seed) for seed in settings.seeds]
+    return np.unique(np.concatenate(drawn))
+
+
+def results_of(table: Table, model: str, data: str, settings: Settings) -> list[Result]:
+    """Give a row for each number of shots and probe, and for each l2 of least squares."""
+    rows = []
+    for cell in table.cells:
+        seeds = settings.seeds if cell.shots is not None else settings.seeds[:1]
+        base = {"shots": "all" if cell.shots is None else cell.shots}
+        extra = {"ridge": {}, "knn": {"neighbours": settings.neighbours}, "logistic": {"l2": settings.logistic_l2}}
+        every = [({"probe": "ridge", "l2": l2}, values) for l2, values in cell.sweep.items()]
+        every += [({"probe": name, **extra[name]}, cell.accuracy[name]) for name in cell.accuracy if name != "ridge"]
+        for setting, values in every:
+            mean, spread = over_seeds(values)
+            rows.append(
+                Result(
+                    task="fewshot",
+                    model=model,
+                    data=data,
+                    metric="accuracy",
+                    value=mean,
+                    spread=spread,
+                    setting={**base, **setting},
+                    seeds=seeds,
+                    images=table.test_images,
+                )
+            )
+    return rows
