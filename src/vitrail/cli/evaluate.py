@@ -1,48 +1,107 @@
-"""`vitrail evaluate`: how good a model is on images with labels."""
+"""`vitrail evaluate`: how good a model is on images with labels, where it errs, and whether another is better."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
-from rich.console import Console
 
 from vitrail.cli.data import Pipe, Where
 from vitrail.cli.describe import Json
-from vitrail.cli.render import working
-from vitrail.errors import DataError
+from vitrail.cli.evaluation import show_evaluation
+from vitrail.cli.measuring import Batch, Device, Fresh, Limit, Out, Precision, Quiet, Work, Workers, measuring
+from vitrail.cli.render import harmless
+from vitrail.config.check import whole
+from vitrail.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from vitrail.data.source import Source
+    from vitrail.evaluate.labels import Given
+    from vitrail.evaluate.report import Subject
+    from vitrail.models import Model
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or any checkpoint with a classifier.")]
 Split = Annotated[str | None, typer.Option(help="Which split.", show_default="test, else val, else the only one")]
-Batch = Annotated[int, typer.Option(help="Images at once.")]
-Workers = Annotated[int, typer.Option(help="Processes that decode images.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda.", show_default="a GPU where there is one")]
-Limit = Annotated[float, typer.Option(help="Share of images that may be unreadable.")]
+Against = Annotated[str | None, typer.Option(metavar="RUN", help="Another model, to compare with on the same images.")]
+Labels = Annotated[
+    str | None, typer.Option(metavar="JSON", help="Labels of each image instead of the data's, such as ReaL's.")
+]
+Mapped = Annotated[
+    str | None,
+    typer.Option("--mapping", metavar="JSON", help="The model's classes for each of the data's, such as ObjectNet's."),
+]
+Worst = Annotated[int, typer.Option(help="Wrong answers to name, the surest first.")]
+
+
+class Opened(NamedTuple):
+    """A model, and what its answers are measured by."""
+
+    run: str
+    model: "Model"
+    labelled: bool  # whether the data's classes are the model's
+    given: "Given | None"
 
 
 def evaluate(
     run: Run,
     data: Where,
     split: Split = None,
-    batch: Batch = 64,
-    workers: Workers = 0,
+    against: Against = None,
+    labels: Labels = None,
+    mapping: Mapped = None,
+    worst: Worst = 10,
+    out: Out = None,
+    batch: Batch = None,
+    workers: Workers = None,
     device: Device = None,
+    precision: Precision = "float32",
     limit: Limit = 0.01,
+    fresh: Fresh = False,
     allow_pipe: Pipe = False,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Measure accuracy; every image counts once.
+    """Measure accuracy and say where a model errs; every image counts once.
 
     Of data without a test or val split, a run is measured on the images that it kept back; `--split` takes them all.
+    With `--out`, evaluation.json and predictions.csv are written. What was computed is kept, and used again.
     """
-    from vitrail.checkpoint.load import load
+    whole("worst", worst, least=0)
+    if labels is not None and mapping is not None:
+        raise ConfigError("labels are given twice: --labels and --mapping. Give one.")
     from vitrail.data.open import open_data
-    from vitrail.evaluate.accuracy import measure_accuracy
-    from vitrail.train.group import Group, choose_device
+    from vitrail.evaluate.report import predictions, report, results
+    from vitrail.evaluate.results import document_of, write_document
+    from vitrail.files import write_bytes
+
+    source, said = choose_images(open_data(data, allow_pipe=allow_pipe), run, data, split)
+    with measuring(
+        device, batch=batch, workers=workers, limit=limit, precision=precision, fresh=fresh, quiet=quiet
+    ) as work:
+        opened = [_open(each, source, labels, mapping, work) for each in (run, against) if each is not None]
+        first, *others = [_ask(each, source, work) for each in opened]  # after all are known to fit
+        if not work.how.group.leads:
+            return
+    found = report(first, worst=worst, other=others[0] if others else None)
+    setting = {"split": said, "precision": precision, "labels": labels, "mapping": mapping}
+    rows = results(found, run=run, data=data, setting={name: value for name, value in setting.items() if value})
+    time = {"seconds": round(first.found.seconds, 2), "reused": first.found.reused}
+    document = document_of("evaluate", rows, run=run, data=data, split=said, **found, time=time)
+    if out is not None:
+        folder = Path(out).expanduser()
+        write_document(folder / "evaluation.json", document)
+        write_bytes(folder / "predictions.csv", predictions(first))
+    if as_json:
+        typer.echo(json.dumps(document, indent=2))
+    else:
+        show_evaluation(document, out)
+
+
+def choose_images(splits: "Mapping[str, Source]", run: str, data: str, split: str | None) -> "tuple[Source, str]":
+    """Choose the images to measure a run on, and say which they are."""
     from vitrail.train.task import kept_back
 
-    group = Group(device=choose_device(device))
-    splits = open_data(data, allow_pipe=allow_pipe)
     chosen = split or next((name for name in ("test", "val") if name in splits), None)
     if chosen is None and len(splits) == 1:
         chosen = next(iter(splits))
@@ -50,25 +109,50 @@ def evaluate(
         raise DataError(f"{data}: there is no split {chosen or 'test'!r}. There are: {', '.join(splits)}.")
     source = splits[chosen]
     part = kept_back(Path(run).expanduser(), source) if split is None and chosen in ("all", "train") else None
-    said = chosen if part is None else f"those of {chosen} that the run kept back"
-    model = load(run, device=group.device)
-    names = model.card.class_names
+    return (source, chosen) if part is None else (part, f"those of {chosen} that the run kept back")
+
+
+def _open(run: str, source: "Source", labels: str | None, mapping: str | None, work: Work) -> Opened:
+    """Open a model and the labels to measure it by; refuse what does not fit before anything is computed."""
+    from vitrail.checkpoint.load import load
+    from vitrail.evaluate.answers import check_classifier
+    from vitrail.evaluate.labels import Classes, read_labels, read_mapping
+
+    model = load(run, device=work.how.group.device)
+    check_classifier(model)
+    count, names = model.config.classes or 0, model.card.class_names
+    fits = count == len(source.class_names) and names in (None, source.class_names)
+    if labels is not None:
+        return Opened(run, model, fits, read_labels(labels, source, Classes(count, names)))
+    if mapping is not None:
+        return Opened(run, model, fits, read_mapping(mapping, source, Classes(count, names)))
     if names is not None and source.class_names != names:
         raise DataError(
             f"the model's classes are not the data's: {', '.join(names[:4])} ... against "
-            f"{', '.join(source.class_names[:4])} ... Evaluate on data of the same classes."
+            f"{', '.join(source.class_names[:4])} ... Evaluate on data of the same classes, or say with --mapping "
+            "which of the model's classes each of the data's is."
         )
-    if model.config.classes != len(source.class_names):
-        raise DataError(f"the model has {model.config.classes} classes, the data {len(source.class_names)}.")
-    with working("evaluating ..."):
-        found = measure_accuracy(model, part or source, group=group, batch=batch, workers=workers, limit=limit)
-    if as_json:
-        typer.echo(json.dumps({"run": run, "data": data, "split": said, **found}, indent=2))
-        return
-    console = Console(highlight=False)
-    console.print(f"accuracy {found['accuracy']:.2%} of {found['images']:,.0f} images ({said})", markup=False)
-    if "top5" in found:
-        console.print(f"among the first five {found['top5']:.2%}", markup=False)
-    console.print(f"loss {found['loss']:.4f}", markup=False)
-    if found["left_out"]:
-        console.print(f"{found['left_out']:,.0f} images could not be decoded", markup=False)
+    if not fits:
+        raise DataError(
+            f"the model has {count} classes, the data {len(source.class_names)}. Evaluate on data of the same classes, "
+            "or say with --mapping which of the model's classes each of the data's is."
+        )
+    if not (source.labels >= 0).any():
+        raise DataError("none of the images has a label. Give --labels, or data with a folder for each class.")
+    return Opened(run, model, fits, None)
+
+
+def _ask(opened: Opened, source: "Source", work: Work) -> "Subject":
+    from vitrail.evaluate.answers import answers
+    from vitrail.evaluate.report import Subject
+
+    work.tell(f"evaluating {harmless(opened.run)}")
+    names = opened.model.card.class_names or (source.class_names if opened.labelled else None)
+    return Subject(
+        title=opened.run,
+        found=answers(opened.model, source, work.how, labelled=opened.labelled),
+        source=source,
+        class_names=names,
+        labelled=opened.labelled,
+        given=opened.given,
+    )

@@ -10,6 +10,7 @@ from vitrail.data.feed import evaluation_feed
 from vitrail.data.source import Source
 from vitrail.models import Model
 from vitrail.ops.losses import loss_of
+from vitrail.ops.metrics import ranks_of, within
 from vitrail.train.group import Group
 from vitrail.train.loop import lengthen
 
@@ -65,12 +66,7 @@ def measure_accuracy(
 
 def count(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
     """Sum the loss, and count images classified right, right among five, and all; of equals the first class wins."""
-    own = labels.clamp(min=0)[:, None]
-    mine = logits.gather(1, own)
-    first = torch.arange(logits.shape[1], device=logits.device) < own
-    ranks = ((logits > mine) | ((logits == mine) & first)).sum(dim=1)
-    known = labels >= 0
-    sound = known & ~logits.isnan().any(dim=1)
+    ranks = ranks_of(logits, labels)
     loss = loss_of(logits, targets, "softmax").sum(dtype=torch.float64)
-    right, five = ((ranks < most) & sound for most in (1, 5))
+    right, five, known = within(ranks, 1), within(ranks, 5), labels >= 0
     return torch.stack([loss, right.sum().double(), five.sum().double(), known.sum().double()])

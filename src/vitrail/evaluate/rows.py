@@ -8,8 +8,8 @@ import json
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +25,7 @@ from vitrail.data.loader import Skip
 from vitrail.data.source import Source, check_limit
 from vitrail.data.sources.memory import fingerprint_of
 from vitrail.data.splits import Subset, content_hashes
-from vitrail.errors import DataError
+from vitrail.errors import CheckpointError, DataError
 from vitrail.files import cache_folder, replacing, writing
 from vitrail.models import Model
 from vitrail.train.group import Group
@@ -76,7 +76,7 @@ def rows_of(
     with _evaluating(model):
         for number in np.unique(wanted // PART).tolist():
             some = wanted[wanted // PART == number]
-            parts.append(_rows_of_part(model, source, read, how, some, store, number))
+            parts.append(_rows_of_part(model, source, read, _from(how, done, len(wanted)), some, store, number))
             done += len(some)
             _check_limit(parts, len(wanted), how)
             if how.progress is not None:
@@ -88,7 +88,7 @@ def digest_of(model: Model) -> str:
     """Give a digest of everything about a model that decides its rows: weights, configuration, preprocessing."""
     said = json.dumps([encode(model.config), to_document(model.card.preprocessing)], sort_keys=True)
     tensors = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
-    bits = [tensor.contiguous().view(torch.uint8).numpy() for tensor in tensors.values() if tensor.dim()]
+    bits = [tensor.flatten().contiguous().view(torch.uint8).numpy() for tensor in tensors.values()]
     return fingerprint_of(said, "\0".join(tensors), *bits)
 
 
@@ -110,17 +110,17 @@ class _Store:
         return samples[~same], self._rows(places[same])
 
     def keep(self, number: int, samples: NDArray[np.int64], rows: Rows) -> None:
-        """Add rows to those of a stretch that are there, in the place of older ones."""
+        """Add rows to those of a stretch that are there, in place of older ones; what the disk refuses is not kept."""
         found = {"samples": rows.samples, "hashes": self.hashes[np.isin(samples, rows.samples)], **rows.values}
         if self.held is not None and self.held.keys() == found.keys():
             older = ~np.isin(self.held["samples"], samples)
             found = {name: np.concatenate([self.held[name][older], array]) for name, array in found.items()}
         order = np.argsort(found["samples"], kind="stable")
         path = self._path(number)
-        with writing(path):
+        with suppress(CheckpointError), writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary:
-            np.savez(temporary, **{name: array[order] for name, array in found.items()})  # pyright: ignore[reportArgumentType]
+            with replacing(path) as temporary:
+                np.savez(temporary, **{name: array[order] for name, array in found.items()})  # pyright: ignore[reportArgumentType]
 
     def _hashes(self, samples: NDArray[np.int64]) -> NDArray[np.uint8]:
         labels = self.source.labels[samples].astype("<i8")[:, None].view(np.uint8)
@@ -134,9 +134,9 @@ class _Store:
 
     def _read(self, number: int) -> dict[str, NDArray[Any]] | None:
         try:
-            with np.load(self._path(number), allow_pickle=False) as held:
-                arrays = dict(held)
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            with self._path(number).open("rb") as file:  # numpy leaves one of its own open where it is damaged
+                arrays = dict(np.load(file, allow_pickle=False))
+        except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile):
             return None
         lengths = {len(array) for array in arrays.values()}
         whole = {"samples", "hashes"} <= arrays.keys() and len(lengths) == 1 and lengths != {0}
@@ -182,13 +182,15 @@ def _computed(model: Model, source: Source, numbers: NDArray[np.int64], read: Re
         ranks=group.ranks,
         device=group.device,
     )
-    feed.loader.limit = 1.0  # of a part; the whole is checked after it
+    feed.loader.limit = 1.0  # none, of a part: the whole is checked after it, by all processes alike
     samples: list[Tensor] = []
     values: dict[str, list[Tensor]] = {}
     skipped: list[Skip] = []
     autocast = partial(torch.autocast, group.device.type, torch.bfloat16, enabled=how.precision == "bfloat16")
     for batch in feed.epoch(0):
         skipped += batch.skipped
+        if how.progress is not None:
+            how.progress(min((batch.step + 1) * how.batch * group.ranks, len(part)), len(part))
         if not len(batch.labels):
             continue
         with torch.inference_mode(), autocast():
@@ -200,7 +202,7 @@ def _computed(model: Model, source: Source, numbers: NDArray[np.int64], read: Re
     places = torch.cat(samples).numpy() if samples else np.empty(0, np.int64)
     shares = group.gather((places, mine, skipped))
     some = [share for share in shares if len(share[0])]
-    gone = tuple(skip._replace(sample=int(numbers[skip.sample])) for share in shares for skip in share[2])
+    gone = sorted(skip._replace(sample=int(numbers[skip.sample])) for share in shares for skip in share[2])
     places = np.concatenate([share[0] for share in shares])
     order = np.argsort(places, kind="stable")
     found = numbers[places[order]]
@@ -210,7 +212,7 @@ def _computed(model: Model, source: Source, numbers: NDArray[np.int64], read: Re
         values={
             name: np.concatenate([share[1][name] for share in some])[order] for name in (some[0][1] if some else ())
         },
-        skipped=gone,
+        skipped=tuple(gone),
     )
 
 
@@ -229,6 +231,12 @@ def _joined(parts: list[Rows], seconds: float) -> Rows:
         reused=sum(part.reused for part in parts),
         seconds=seconds,
     )
+
+
+def _from(how: Pass, first: int, count: int) -> Pass:
+    """Give the pass through a part: what it has done is told as of the whole."""
+    tell = how.progress
+    return how if tell is None else replace(how, progress=lambda done, _: tell(first + done, count))
 
 
 def _check_limit(parts: list[Rows], count: int, how: Pass) -> None:

@@ -1,0 +1,217 @@
+"""From answers to what is said of them: how good, how sure, where it errs, and whether another model is better."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from vitrail.data.source import Source
+from vitrail.evaluate.answers import Answers, Score, score
+from vitrail.evaluate.labels import Given, score_given
+from vitrail.evaluate.results import Result
+from vitrail.ops.metrics import calibration, class_counts, compare, confusion_matrix, wilson
+
+WHOLE = 1000  # classes up to which the confusion matrix is given whole
+LARGEST = 100  # confusions that are named
+COLUMNS = ("name", "label", "answer", "confidence", "probability", "right")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A model that was asked, and what it answered to a source."""
+
+    title: str
+    found: Answers
+    source: Source
+    class_names: Sequence[str] | None  # the model's
+    labelled: bool  # whether the data's labels are the model's classes
+    given: Given | None = None
+
+    @property
+    def score(self) -> Score:
+        """What counts and is right: by the labels of a file where there is one, else by the data's."""
+        return score(self.found) if self.given is None else score_given(self.found, self.given)
+
+    def name(self, row: int) -> str:
+        """Name the image of a row."""
+        return self.source.name(int(self.found.samples[row]))
+
+    def class_name(self, number: int) -> str | None:
+        """Name a class of the model; None for no answer."""
+        if number < 0:
+            return None
+        return str(number) if self.class_names is None else self.class_names[number]
+
+    def wanted(self, row: int) -> str | None:
+        """Name what would be right for a row."""
+        if self.given is not None:
+            allowed = self.given.allowed[int(self.found.samples[row])]
+            return "; ".join(str(self.class_name(number)) for number in sorted(allowed)) or None
+        label = int(self.found.labels[row])
+        return self.source.class_names[label] if label >= 0 else None
+
+
+def report(subject: Subject, *, worst: int = 10, other: Subject | None = None) -> dict[str, Any]:
+    """Say all that is known of a subject's answers, and how another's compare."""
+    found, scored = subject.found, subject.score
+    document: dict[str, Any] = {**headline(scored), "labels": None if subject.given is None else subject.given.kind}
+    if subject.given is not None:
+        document["file"] = subject.given.file
+        if subject.labelled:
+            document["by_the_datas_labels"] = headline(score(found))
+    known = scored.counted & np.isfinite(found.losses)
+    if known.any():
+        document["loss"] = float(found.losses[known].mean(dtype=np.float64))
+    sure = scored.counted & found.sound
+    if sure.any():
+        document["calibration"] = asdict(calibration(found.confidence[sure], scored.right[sure]))
+    document |= {
+        "not_counted": int((~scored.counted).sum()),
+        "no_answer": int((scored.counted & ~found.sound).sum()),
+        "left_out": len(found.skipped),
+        "skipped": [{"name": skip.name, "reason": skip.reason} for skip in found.skipped],
+        "classes": _by_class(subject, scored),
+        "worst": _worst(subject, scored, worst),
+    }
+    if subject.labelled and subject.given is None:
+        document["confusion"] = _confusion(subject)
+    if other is not None:
+        document["against"] = _against(subject, other)
+    return document
+
+
+def headline(scored: Score) -> dict[str, Any]:
+    """Give accuracy, and accuracy among five where there are more classes, each with its interval."""
+    images, right = int(scored.counted.sum()), int((scored.right & scored.counted).sum())
+    said: dict[str, Any] = {"accuracy": right / max(images, 1), "interval": wilson(right, images), "images": images}
+    if scored.five is not None:
+        five = int((scored.five & scored.counted).sum())
+        said |= {"top5": five / max(images, 1), "top5_interval": wilson(five, images)}
+    return said
+
+
+def results(document: Mapping[str, Any], *, run: str, data: str, setting: Mapping[str, Any]) -> list[Result]:
+    """Give the rows of a report for pages that collect them."""
+    values = {"accuracy": document["accuracy"], "top5": document.get("top5"), "loss": document.get("loss")}
+    values["ece"] = document["calibration"]["error"] if "calibration" in document else None
+    intervals = {"accuracy": document["interval"], "top5": document.get("top5_interval")}
+    return [
+        Result(
+            task="evaluate",
+            model=run,
+            data=data,
+            metric=metric,
+            value=value,
+            setting=setting,
+            interval=intervals.get(metric),
+            images=document["images"],
+        )
+        for metric, value in values.items()
+        if value is not None
+    ]
+
+
+def predictions(subject: Subject) -> bytes:
+    """Write a line for each image that could be decoded, as CSV; what does not count is neither right nor wrong."""
+    found, scored, text = subject.found, subject.score, io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(COLUMNS)
+    for row in range(len(found.samples)):
+        right = str(bool(scored.right[row])).lower() if scored.counted[row] else ""
+        sure, own = (_number(float(value[row])) for value in (found.confidence, found.own))
+        answer = subject.class_name(int(found.answer[row]))
+        lines.writerow([subject.name(row), subject.wanted(row) or "", answer or "", sure, own, right])
+    return text.getvalue().encode("utf-8", "surrogateescape")
+
+
+def _number(value: float) -> str:
+    return f"{value:.6g}" if np.isfinite(value) else ""
+
+
+def _by_class(subject: Subject, scored: Score) -> list[dict[str, Any]]:
+    """Count by class of the data; precision and mistakes where its classes are the model's."""
+    found, names = subject.found, subject.source.class_names
+    used = np.where(scored.counted, found.labels, -1)
+    images = np.bincount(used[used >= 0], minlength=len(names))
+    right = np.bincount(used[(used >= 0) & scored.right], minlength=len(names))
+    lines = [
+        {"name": name, "images": int(images[number]), "accuracy": float(right[number] / images[number])}
+        if images[number]
+        else {"name": name, "images": 0, "accuracy": None}
+        for number, name in enumerate(names)
+    ]
+    if not subject.labelled or subject.given is not None:
+        return lines
+    counts = class_counts(used, found.answer, len(names))
+    most = {label: (answer, count) for label, answer, count in reversed(_mistakes(found))}
+    for number, line in enumerate(lines):
+        answer, count = most.get(number, (-1, 0))
+        precision, f1 = (
+            None if np.isnan(part[number]) else float(part[number]) for part in (counts.precision, counts.f1)
+        )
+        line |= {"precision": precision, "f1": f1, "answered": int(counts.answered[number])}
+        line |= {"mistaken_for": subject.class_name(answer), "mistaken": count}
+    return lines
+
+
+def _mistakes(found: Answers) -> list[tuple[int, int, int]]:
+    """List wrong answers by true class, answer and images; the most frequent first."""
+    wrong = (found.labels >= 0) & found.sound & (found.labels != found.answer)
+    pairs, counts = np.unique(np.stack([found.labels[wrong], found.answer[wrong]]), axis=1, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    return [(int(pairs[0, place]), int(pairs[1, place]), int(counts[place])) for place in order]
+
+
+def _confusion(subject: Subject) -> dict[str, Any]:
+    found, count = subject.found, subject.found.count
+    whole = confusion_matrix(found.labels, found.answer, count).tolist() if count <= WHOLE else None
+    named = [
+        {"class": subject.source.class_names[label], "answer": subject.class_name(answer), "images": images}
+        for label, answer, images in _mistakes(found)[:LARGEST]
+    ]
+    return {"matrix": whole, "largest": named}
+
+
+def _worst(subject: Subject, scored: Score, most: int) -> dict[str, Any]:
+    """Name the wrong answers that it is surest of."""
+    found = subject.found
+    wrong = np.flatnonzero(scored.counted & ~scored.right & found.sound)
+    order = wrong[np.argsort(-found.confidence[wrong], kind="stable")][:most]
+    images = [
+        {
+            "name": subject.name(row),
+            "class": subject.wanted(row),
+            "answer": subject.class_name(int(found.answer[row])),
+            "confidence": float(found.confidence[row]),
+        }
+        for row in order.tolist()
+    ]
+    return {"wrong": len(wrong), "images": images}
+
+
+def _against(subject: Subject, other: Subject) -> dict[str, Any]:
+    """Compare with another model on the images that both could read and that count for both."""
+    _, mine, its = np.intersect1d(subject.found.samples, other.found.samples, return_indices=True)
+    first, second = subject.score, other.score
+    both = first.counted[mine] & second.counted[its]
+    mine, its = mine[both], its[both]
+    right, others = first.right[mine], second.right[its]
+    compared = compare(others, right)
+    groups = (right & ~others, others & ~right)
+    only_this, only_other = ([subject.name(int(row)) for row in mine[rows]] for rows in groups)
+    return {
+        "other": other.title,
+        "images": len(mine),
+        "accuracy": float(right.mean()) if len(mine) else 0.0,
+        "other_accuracy": float(others.mean()) if len(mine) else 0.0,
+        "difference": compared.difference,
+        "interval": compared.interval,
+        "p": compared.p,
+        "both_right": compared.both,
+        "only_this": only_this,
+        "only_other": only_other,
+        "both_wrong": compared.neither,
+    }

@@ -1,0 +1,198 @@
+"""Rows of images: each once, in order, used again only where nothing has changed."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from evaluating import Pictures, guessing, logits_of, passing
+from torch import Tensor
+
+from vitrail.config import Card
+from vitrail.config.card import Preprocessing
+from vitrail.errors import DataError
+from vitrail.evaluate import rows as module
+from vitrail.evaluate.rows import Pass, Rows, rows_of
+from vitrail.models import Model
+
+
+class Asking:
+    """Reads logits, and counts the images that a model was asked about; may be stopped."""
+
+    def __init__(self, stop: int | None = None) -> None:
+        self.images, self.stop = 0, stop
+
+    def __call__(self, model: Model, images: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
+        if self.stop is not None and self.images >= self.stop:
+            raise KeyboardInterrupt
+        self.images += len(images)
+        return {"logits": model(images), "own": labels}
+
+
+@pytest.fixture(autouse=True)
+def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PART", 11)
+
+
+def rows(model: Model, source: Pictures, how: Pass | None = None, **asked: Any) -> tuple[Rows, int]:
+    """Give rows, and how many images the model was asked about."""
+    asking = Asking()
+    return rows_of(model, source, "logits", asking, passing() if how is None else how, **asked), asking.images
+
+
+@pytest.mark.parametrize("batch", [1, 4, 11, 64])
+def test_every_image_has_one_row_in_order_whatever_the_batch(batch: int) -> None:
+    model, source = guessing(), Pictures(29)
+    found, asked = rows(model, source, passing(batch=batch))
+    assert found.samples.tolist() == list(range(29))
+    assert found.labels.tolist() == found.values["own"].tolist() == source.labels.tolist()
+    np.testing.assert_allclose(found.values["logits"], logits_of(model, source), atol=1e-5)
+    assert (asked, found.reused) == (29, 0)
+
+
+def test_rows_are_used_again_and_are_the_same(cache: Path) -> None:
+    model, source = guessing(), Pictures(29)
+    first, _ = rows(model, source)
+    again, asked = rows(model, Pictures(29))
+    assert (asked, again.reused) == (0, 29)
+    assert (again.values["logits"] == first.values["logits"]).all()
+    assert (again.labels == source.labels).all()
+    assert list(cache.rglob("*.npz"))
+    fresh, asked = rows(model, source, passing(keeps=False))
+    assert (asked, fresh.reused) == (29, 0)
+
+
+def test_without_keeping_nothing_is_written(cache: Path) -> None:
+    rows(guessing(), Pictures(7), passing(keeps=False))
+    assert not cache.exists()
+
+
+def test_a_pass_that_was_stopped_goes_on_where_it_was() -> None:
+    model, source = guessing(), Pictures(29)
+    with pytest.raises(KeyboardInterrupt):
+        rows_of(model, source, "logits", Asking(stop=24), passing())  # after two parts and some of the third
+    found, asked = rows(model, source)
+    assert (asked, found.reused) == (29 - 22, 22)
+    np.testing.assert_allclose(found.values["logits"], logits_of(model, source), atol=1e-5)
+
+
+def other_weights(model: Model) -> None:
+    with torch.no_grad():
+        next(model.head.parameters())[0, 0] += 0.5
+
+
+def other_preprocessing(model: Model) -> None:
+    model.card = Card(preprocessing=Preprocessing(mean=(0.4,)))
+
+
+@pytest.mark.parametrize("change", [other_weights, other_preprocessing])
+def test_another_model_or_preprocessing_has_rows_of_its_own(change: Any) -> None:
+    model, source = guessing(), Pictures(13)
+    before, _ = rows(model, source)
+    change(model)
+    after, asked = rows(model, source)
+    assert (asked, after.reused) == (13, 0)
+    assert not np.allclose(before.values["logits"], after.values["logits"])
+
+
+def test_precision_and_kind_have_rows_of_their_own() -> None:
+    model, source = guessing(), Pictures(13)
+    rows(model, source)
+    assert rows(model, source, passing(precision="bfloat16"))[1] == 13
+    asking = Asking()
+    rows_of(model, source, "others", asking, passing())
+    assert asking.images == 13
+
+
+class Named(Pictures):
+    """A source whose fingerprint is of its names alone, as that of a folder is."""
+
+    @property
+    def fingerprint(self) -> str:
+        return "the same"
+
+
+def test_an_image_or_label_that_has_changed_is_read_again_and_no_other() -> None:
+    model, source = guessing(), Named(29)
+    rows(model, source)
+    source._images[13] = 255 - source._images[13]
+    source._labels = np.where(np.arange(29) == 25, (source.labels + 1) % 7, source.labels)
+    found, asked = rows(model, source)
+    assert (asked, found.reused) == (2, 27)
+    assert (found.values["own"] == source.labels).all()
+    np.testing.assert_allclose(found.values["logits"], logits_of(model, source), atol=1e-5)
+    assert rows(model, source)[1] == 0
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK nonsense", b"\x93NUMPY", "half", "other"])
+def test_files_that_are_damaged_are_not_used(damage: bytes | str, cache: Path) -> None:
+    model, source = guessing(), Pictures(7)
+    first, _ = rows(model, source)
+    file = next(cache.rglob("*.npz"))
+    if damage == "half":
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    elif damage == "other":
+        np.savez(file, samples=np.arange(7))
+    elif isinstance(damage, bytes):
+        file.write_bytes(damage)
+    found, asked = rows(model, source)
+    assert asked == 7
+    assert (found.values["logits"] == first.values["logits"]).all()
+    assert rows(model, source)[1] == 0
+
+
+def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "file"))
+    model, source = guessing(), Pictures(13)
+    assert rows(model, source)[1] == 13
+    assert rows(model, source)[1] == 13
+
+
+def test_images_that_cannot_be_read_are_left_out_named_and_tried_again() -> None:
+    model, source = guessing(), Named(29).spoil(3, *range(11, 22), 28)  # a whole part among them
+    for asked in (16, 0):  # the second time nothing but those is left to ask for
+        found, images = rows(model, source)
+        assert images == asked
+        assert [skip.sample for skip in found.skipped] == [3, *range(11, 22), 28]
+        assert {skip.reason for skip in found.skipped} == {"spoilt"}
+        assert found.skipped[1].name == "image 11"
+        assert len(found.samples) == 16
+    np.testing.assert_allclose(found.values["logits"], logits_of(model, source)[found.samples], atol=1e-5)
+    found, images = rows(model, source.spoil())
+    assert (images, found.skipped, found.reused) == (13, (), 16)
+    np.testing.assert_allclose(found.values["logits"], logits_of(model, source), atol=1e-5)
+
+
+def test_too_many_that_cannot_be_read_stop_the_pass_with_the_way_out() -> None:
+    source = Pictures(29).spoil(3, 5)
+    assert len(rows(guessing(), source, passing(limit=0.07))[0].samples) == 27
+    with pytest.raises(DataError, match=r"2 of 29 images cannot be read, over the limit of 5\.0%.*--limit"):
+        rows(guessing(), source, passing(limit=0.05))
+    with pytest.raises(DataError, match="none of the images can be decoded"):
+        rows(guessing(), Pictures(3).spoil(0, 1, 2), replace(passing(), limit=1.0))
+
+
+def test_some_samples_alone_are_asked_for_and_kept_for_all() -> None:
+    model, source = guessing(), Pictures(29)
+    found, asked = rows(model, source, samples=np.array([27, 2, 13, 2]))
+    assert (asked, found.samples.tolist()) == (3, [2, 13, 27])
+    assert rows(model, source)[1] == 26
+
+
+def test_progress_is_told_of_every_batch_and_ends_at_all() -> None:
+    told: list[tuple[int, int]] = []
+    rows(guessing(), Pictures(29), passing(progress=lambda done, total: told.append((done, total))))
+    assert told[:4] == [(4, 29), (8, 29), (11, 29), (11, 29)]
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert told[-1] == (29, 29)
+
+
+def test_a_model_that_trains_is_asked_without_its_dropout_and_trains_on() -> None:
+    model, source = guessing(dropout=0.5).train(), Pictures(7)
+    found, _ = rows(model, source)
+    assert model.training
+    np.testing.assert_allclose(found.values["logits"], logits_of(model.eval(), source), atol=1e-5)
