@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model without a classifier, which needs none."""
     path = tmp_path_factory.mktemp("models") / "model"
-    fields = {"depth": 1, "width": 24, "heads": 3, "mlp_width": 29}
+    fields: dict[str, Any] = {"depth": 1, "width": 24, "heads": 3, "mlp_width": 29}
     vitrail.save(vitrail.create("ViT-Ti/14", classes=None, image_size=28, **fields), path)
     return path
 
@@ -124,9 +125,9 @@ def test_images_as_the_authors_see_them_are_other_images(
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--shots", "one"], "--shots takes whole numbers"),
+        (["--shots", "one"], "--shots must be numbers with commas between them"),
         (["--shots", "0"], "shots must be"),
-        (["--seeds", ""], "seeds must be one or more"),
+        (["--seeds", ""], "--seeds must be numbers"),
         (["--probes", "svm"], "probes must be"),
         (["--precision", "half"], "precision must be"),
         (["--batch", "0"], "batch must be"),

@@ -96,6 +96,9 @@ def test_a_checkpoint_is_fine_tuned_by_table_4(count: int, steps: int, warmup: i
         assert said in text
     assert source.reads == 0
     assert batch_for(count) == batch
+    assert choice.rates == ((0.001, 0.003, 0.01, 0.03) if count < 500_000 else (0.003, 0.01, 0.03, 0.06))
+    told = choose(source, "some.npz", pretrained=True, has_val=True, given=["optimiser.rate"]).reasons
+    assert "Table 4's SGD, cosine, clip 1, zero head" in told
 
 
 @pytest.mark.parametrize(
@@ -106,6 +109,7 @@ def test_a_resnet_is_fine_tuned_by_the_hyperrule(count: int, steps: int, mixup: 
     assert (choice.training.steps, choice.training.optimiser) == (steps, SGD(rate=0.003))
     assert choice.training.schedule.curve == "staircase"
     assert choice.training.augmentation == Augmentation(mixup=mixup)
+    assert choice.rates == ()  # its own, alone
     assert choice.reasons[-1] == f"BiT's HyperRule: {steps:,} steps for a set of this size"
 
 

@@ -17,6 +17,8 @@ from vitrail.cli.evaluate import evaluate
 from vitrail.cli.fewshot import fewshot
 from vitrail.cli.plan import plan
 from vitrail.cli.render import show_error
+from vitrail.cli.transfer import transfer
+from vitrail.cli.vtab import vtab
 from vitrail.errors import VitrailError
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -29,6 +31,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "finetune": training.command("finetune"),
     "plan": plan,
     "pretrain": training.command("pretrain"),
+    "transfer": transfer,
+    "vtab": vtab,
 }
 
 # Commands of commands.

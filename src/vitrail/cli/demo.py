@@ -6,9 +6,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from vitrail.cli.asking import Asked, Device, Quiet
 from vitrail.cli.describe import Json
 from vitrail.cli.render import plain_table
-from vitrail.cli.training import Asked, Device, Quiet, show_outcome, train
+from vitrail.cli.training import show_outcome, train
 
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
 Out = Annotated[str, typer.Option(metavar="FOLDER", help="Where the run goes; the same command again continues it.")]

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from vitrail.cli.asking import read_numbers
 from vitrail.cli.data import Pipe, Where
 from vitrail.cli.describe import Json
 from vitrail.cli.measuring import Batch, Device, Fresh, Limit, Out, Precision, Quiet, Workers, measuring
 from vitrail.cli.render import plain_table
-from vitrail.errors import ConfigError, DataError
+from vitrail.errors import DataError
 
 if TYPE_CHECKING:
     from vitrail.data.source import Source
@@ -66,8 +67,8 @@ def fewshot(
     from vitrail.evaluate.shots import Settings
 
     settings = Settings(
-        shots=tuple(None if word == "all" else _number("--shots", word) for word in _words(shots)),
-        seeds=tuple(_number("--seeds", word) for word in _words(seeds)),
+        shots=tuple(None if word == "all" else read_numbers("shots", word, int)[0] for word in _words(shots)),
+        seeds=read_numbers("seeds", seeds, int),
         l2=l2,
         probes=_words(probes),
         neighbours=neighbours,
@@ -161,10 +162,3 @@ def _said(values: list[float]) -> str:
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
-def _number(flag: str, word: str) -> int:
-    try:
-        return int(word)
-    except ValueError:
-        raise ConfigError(f"{flag} takes whole numbers with commas between them; got {word!r}.") from None

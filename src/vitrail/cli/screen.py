@@ -47,6 +47,8 @@ class _Bar:
                 self._move(record["step"], _training(record))
             case "evaluation":
                 self.bar.console.print(_evaluation(record), markup=False)
+            case "end":
+                self._end()
             case "note":
                 self.bar.console.print(harmless(record["text"]), markup=False)
 

@@ -20,6 +20,7 @@ FRESH = ((32, 28, 7), (48, 32, 4), (80, 64, 8), (160, 96, 8))
 LARGE = (224, 16)
 SMALL_DATA = 50_000  # images under which half of ViT-Ti's depth is enough
 FEW = 10_000  # images under which augmentation is kept light
+TABLE_4 = ((20_000, "finetune/pets"), (500_000, "finetune/cifar10"))  # else as ImageNet
 DEV = ((20_000, 0.1), (500_000, 0.02))  # as the paper: of Pets and Flowers, of CIFAR; else 1 % as of ImageNet
 
 
@@ -31,6 +32,7 @@ class Choice:
     training: Training
     changes: Mapping[str, Any] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
+    rates: tuple[float, ...] = ()  # to choose from, where the recipe names several
 
 
 def choose(
@@ -63,17 +65,16 @@ def _finetuning(count: int, model: str, dev: float, why: list[str], given: Colle
         training = adjust(hyperrule(count).training, {"batch": batch, "dev": dev, "image_size": None})
         why.append(f"BiT's HyperRule: {steps:,} steps for a set of this size")
         return Choice(model=model, training=training, reasons=tuple(why))
-    base = recipe("finetune/pets" if count < 20_000 else "finetune/cifar10").training
-    warmup = 100 if steps == 500 else 500
-    training = adjust(
-        base, {"steps": steps, "batch": batch, "dev": dev, "image_size": None, "warmup": warmup, "recipe": "finetune"}
-    )
-    why.append(f"Table 4's SGD at {training.optimiser.rate:g}, cosine, clip 1, zero head")
+    found = recipe(next((name for below, name in TABLE_4 if count < below), "finetune/imagenet"))
+    changes = {"batch": batch, "dev": dev, "image_size": None, "recipe": "finetune"}
+    training = adjust(found.training, changes)
+    at = "" if {"rate", "optimiser.rate"} & set(given) else f" at {training.optimiser.rate:g}"
+    why.append(f"Table 4's SGD{at}, cosine, clip 1, zero head")
     if not {"steps", "epochs", "batch"} & set(given):
         why.append(f"{steps:,} steps, as the paper takes for sets of this size, of {batch} images")
     if "image_size" not in given:
         why.append("the model's own image size; the paper goes higher: --set image_size=384")
-    return Choice(model=model, training=training, reasons=tuple(why))
+    return Choice(model=model, training=training, reasons=tuple(why), rates=found.rates)
 
 
 def _from_scratch(

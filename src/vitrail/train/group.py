@@ -103,6 +103,11 @@ def joined(device: str | torch.device | None) -> Iterator[Group]:
             dist.destroy_process_group()
 
 
+def is_leader() -> bool:
+    """Tell whether this process writes and speaks for all, also before they join."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
 def choose_device(device: str | torch.device | None) -> torch.device:
     """Read a device; by default the GPU where there is one."""
     from vitrail.models import find_device

@@ -46,6 +46,7 @@ class Outcome:
     metrics: Mapping[str, float]
     seconds: float
     again: bool = False  # it was finished before
+    interrupted: bool = False  # it was asked to end, perhaps too late to
 
 
 def run(task: Task, measure: Measure, tell: Tell) -> Outcome:
@@ -96,7 +97,13 @@ def run(task: Task, measure: Measure, tell: Tell) -> Outcome:
         ready.journal.close()
         seconds = time.perf_counter() - start
         return Outcome(
-            out=task.out, finished=finished, step=state.step, steps=plan.steps, metrics=metrics, seconds=seconds
+            out=task.out,
+            finished=finished,
+            step=state.step,
+            steps=plan.steps,
+            metrics=metrics,
+            seconds=seconds,
+            interrupted=plan.interrupted(),
         )
 
 

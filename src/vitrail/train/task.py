@@ -74,12 +74,19 @@ def cut_dev(
     whole = training_split(splits)
     if share <= 0 or splits.keys() & {"val", "dev"}:
         return None
-    cut = _read_cut(kept, whole, share)
-    if cut is None:
-        parts = split(whole, {"train": 1 - share, "dev": share}, seed=DEV_SEED, progress=progress)
-        cut = parts["train"].indices, parts["dev"].indices
-        _keep_cut(kept, whole, share, cut)
+    shares = {"train": 1 - share, "dev": share}
+    cut = remember_cut(whole, share, kept, lambda: split(whole, shares, seed=DEV_SEED, progress=progress))
     return cut if len(cut[0]) and len(cut[1]) else None
+
+
+def remember_cut(source: Source, share: float, kept: Path, draw: Callable[[], Mapping[str, Subset]]) -> Cut:
+    """Give the numbers of `train` and `dev` that were drawn from a source before, or draw and keep them."""
+    cut = _read_cut(kept, source, share)
+    if cut is None:
+        parts = draw()
+        cut = parts["train"].indices, parts["dev"].indices
+        _keep_cut(kept, source, share, cut)
+    return cut
 
 
 def kept_back(run: Path, source: Source) -> Subset | None:

@@ -1,0 +1,205 @@
+"""What a command that trains was asked, and the run that follows from it: shared by those that train."""
+
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+import typer
+from rich.console import Console
+
+from vitrail.cli.describe import read_fields
+from vitrail.cli.machine import usual_workers
+from vitrail.cli.render import harmless
+from vitrail.config import BiTConfig, read_settings, row
+from vitrail.config.fields import values_of
+from vitrail.config.recipe import Training
+from vitrail.config.recipes import adjust, recipe
+from vitrail.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vitrail.data.source import Source
+    from vitrail.train.choose import Choice
+    from vitrail.train.task import Task
+
+Kind = Literal["pretrain", "finetune", "transfer", "vtab"]
+Number = TypeVar("Number", int, float)
+
+Model = Annotated[str | None, typer.Option(metavar="NAME|FILE", help="A name such as ViT-B/16, or a checkpoint.")]
+Out = Annotated[
+    str | None,
+    typer.Option(metavar="FOLDER", help="Where the run goes.", show_default="runs/, the command and the data"),
+]
+Named = Annotated[
+    str | None,
+    typer.Option("--recipe", metavar="NAME", help="Such as scratch, i1k, finetune/cifar10, augreg/medium1."),
+]
+Steps = Annotated[int | None, typer.Option(help="Updates of the weights.")]
+Batch = Annotated[int | None, typer.Option(help="Images an update, on all processes together.")]
+Workers = Annotated[int | None, typer.Option(help="Processes that decode images.", show_default="by the machine")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda.", show_default="a GPU where there is one")]
+Precision = Annotated[str | None, typer.Option(help="float32 or bfloat16.", show_default="bfloat16 on a GPU")]
+Compile = Annotated[str | None, typer.Option("--compile", help="on or off.", show_default="on with a GPU")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="FIELD=VALUE", help="Such as rate=3e-4, image_size=384, mixup=0.2, model.depth=6."),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show nothing but errors and the result.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What was said on the command line."""
+
+    kind: Kind
+    data: str
+    model: str | None
+    out: str | None
+    recipe: str | None
+    flags: Mapping[str, object]
+    settings: tuple[str, ...]
+
+
+def read_all(asked: Asked) -> tuple[dict[str, Any], list[str]]:
+    """Read settings of the model, and leave those of the training for when its recipe is known."""
+    from vitrail.train.task import is_checkpoint
+
+    ours = [text.removeprefix("model.") for text in asked.settings if text.startswith("model.")]
+    others = [text for text in asked.settings if not text.startswith("model.")]
+    _parsed(recipe(asked.recipe or "scratch", examples=1).training, others)
+    if "steps" in asked.flags and "epochs" in asked.flags:
+        raise ConfigError("a run's length is given twice: --steps and --epochs. Give one.")
+    if "classes" in names_of([*ours, *others]):
+        raise ConfigError("the data decides the number of classes. Leave classes out.")
+    for flag in asked.flags:
+        if flag in names_of(others):
+            raise ConfigError(f"{flag} is given twice: --{flag} and --set {flag}. Give it once.")
+    if asked.model is None or is_checkpoint(asked.model):
+        return read_fields(ours), others
+    return read_settings(*row(asked.model), ours), others
+
+
+def settle(asked: Asked, splits: "Mapping[str, Source]", *, later: Sequence[str] = ()) -> "Choice":
+    """Choose a recipe and a model where they are not said; no reason is given for fields that are settled later."""
+    from vitrail.checkpoint.load import config_of
+    from vitrail.data.sources.remote import RemoteShards
+    from vitrail.train.choose import Choice, choose, middle_side
+    from vitrail.train.task import is_checkpoint, training_split
+
+    whole = training_split(splits)
+    if isinstance(whole, RemoteShards) and (asked.recipe is None or not asked.flags.get("steps")):
+        raise ConfigError("of a stream nothing is known ahead. Say --model, --recipe and --steps.")
+    if asked.recipe is None:
+        known = config_of(asked.model) if asked.model is not None and is_checkpoint(asked.model) else None
+        return choose(
+            whole,
+            asked.model,
+            pretrained=known is not None and asked.kind != "pretrain",
+            has_val=bool(splits.keys() & {"val", "dev"}),
+            resnet=isinstance(known, BiTConfig),
+            given={*asked.flags, *names_of(asked.settings), *later},
+        )
+    if asked.model is None:
+        raise ConfigError(
+            f"--recipe {asked.recipe} needs a model. Say --model, a name such as ViT-B/16 or a checkpoint."
+        )
+    rule = asked.recipe == "bit/hyperrule"
+    found = recipe(asked.recipe, examples=len(whole), side=middle_side(whole)) if rule else recipe(asked.recipe)
+    dev = {"dev": 0.0} if isinstance(whole, RemoteShards) else {}
+    return Choice(
+        model=asked.model,
+        training=adjust(found.training, dev),
+        reasons=(f"the recipe {asked.recipe}: {found.source}",),
+        rates=found.rates,
+    )
+
+
+def task_of(
+    asked: Asked,
+    choice: "Choice",
+    splits: "Mapping[str, Source]",
+    *,
+    workers: int | None,
+    device: str | None,
+    tensorboard: bool = False,
+) -> "Task":
+    """Make the run that was asked for, with what was chosen for it."""
+    from vitrail.train.task import Task
+
+    changes, settings = read_all(asked)
+    return Task(
+        command=shlex.join(["vitrail", *sys.argv[1:]]),
+        data=asked.data,
+        splits=splits,
+        model=choice.model,
+        training=adjust(choice.training, {**_parsed(choice.training, settings), **asked.flags}),
+        out=Path(asked.out).expanduser() if asked.out else Path("runs") / _slug(asked),
+        changes={**choice.changes, **changes},
+        workers=usual_workers(gpu=has_gpu(device)) if workers is None else workers,
+        device=device,
+        tensorboard=tensorboard,
+    )
+
+
+def names_of(settings: Sequence[str]) -> set[str]:
+    """Give the fields that settings name."""
+    return {text.partition("=")[0].strip() for text in settings}
+
+
+def _parsed(training: Training, settings: list[str]) -> dict[str, object]:
+    return read_settings(Training, values_of(training), settings)
+
+
+def _slug(asked: Asked) -> str:
+    name = re.sub(r"[^A-Za-z0-9]+", "-", Path(asked.data).name or asked.data).strip("-").lower()
+    return f"{asked.kind}-{name or 'data'}"
+
+
+def has_gpu(device: str | None) -> bool:
+    """Tell whether a GPU is meant."""
+    import torch
+
+    return torch.cuda.is_available() if device is None else device.startswith("cuda")
+
+
+def read_numbers(name: str, text: str, kind: type[Number]) -> tuple[Number, ...]:
+    """Read numbers with commas between them."""
+    try:
+        return tuple(kind(part) for part in text.split(","))
+    except ValueError as error:
+        raise ConfigError(f"--{name} must be numbers with commas between them; got {text!r}.") from error
+
+
+def refuse_settings(asked: Asked, reasons: Mapping[str, str]) -> None:
+    """Refuse settings of what the command itself decides, each with what to do instead."""
+    for name in names_of(asked.settings):
+        if (reason := reasons.get(name.rpartition(".")[2])) is not None:
+            raise ConfigError(f"--set {name} is not taken here: {reason}")
+
+
+def program() -> str:
+    """Say how the program is called where it is not on the path."""
+    called = sys.argv[0]
+    return "vitrail" if Path(called).stem != "vitrail" or shutil.which("vitrail") else called
+
+
+def same_again() -> str:
+    """Say that the same command goes on."""
+    return f"The same command goes on: {harmless(shlex.join([program(), *sys.argv[1:]]))}"
+
+
+@contextmanager
+def going_on() -> Iterator[None]:
+    """End with 130 where a command of several runs is interrupted, and say that the same one goes on."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        console = Console(stderr=True, soft_wrap=True, highlight=False)
+        console.print(harmless(str(interrupt) or "interrupted."), markup=False)
+        console.print(same_again(), markup=False)
+        raise typer.Exit(130) from interrupt

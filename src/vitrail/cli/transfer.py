@@ -1,0 +1,127 @@
+"""`vitrail transfer`: the paper's protocol of fine-tuning, from the grid of rates to the mean over seeds."""
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from vitrail.cli.asking import (
+    Asked,
+    Batch,
+    Compile,
+    Device,
+    Precision,
+    Quiet,
+    Settings,
+    Steps,
+    Workers,
+    going_on,
+    read_all,
+    read_numbers,
+    refuse_settings,
+    settle,
+    task_of,
+)
+from vitrail.cli.data import Pipe, Where
+from vitrail.cli.describe import Json
+from vitrail.cli.render import harmless, plain_table
+from vitrail.cli.screen import showing
+
+if TYPE_CHECKING:
+    from vitrail.evaluate.transfer import Transfer
+
+DECIDED = {
+    "rate": "the rate is chosen among --rates. Give --rates 0.01 for one.",
+    "seed": "each final run has a seed of its own. Give --seeds.",
+}
+
+Model = Annotated[str, typer.Option(metavar="FILE|NAME", help="A checkpoint; or a name such as ViT-B/16, fresh.")]
+Recipe = Annotated[
+    str | None,
+    typer.Option("--recipe", metavar="NAME", help="Such as finetune/pets.", show_default="by the number of images"),
+]
+Rates = Annotated[
+    str | None, typer.Option(metavar="RATE,...", help="Rates to choose from.", show_default="the recipe's, of Table 4")
+]
+Seeds = Annotated[str, typer.Option(metavar="SEED,...", help="Of the final runs.")]
+Out = Annotated[
+    str | None, typer.Option(metavar="FOLDER", help="Where all runs go.", show_default="runs/transfer- and the data")
+]
+
+
+def transfer(
+    data: Where,
+    model: Model,
+    name: Recipe = None,
+    rates: Rates = None,
+    seeds: Seeds = "0,1,2",
+    out: Out = None,
+    steps: Steps = None,
+    batch: Batch = None,
+    settings: Settings = None,
+    workers: Workers = None,
+    device: Device = None,
+    precision: Precision = None,
+    compiles: Compile = None,
+    allow_pipe: Pipe = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Fine-tune as Table 4: choose the rate on images kept back, train on all of them, report the test images.
+
+    The mean and deviation are over the seeds. The same command again goes on where it stopped.
+    """
+    from vitrail.data.open import open_data
+    from vitrail.evaluate.transfer import Plan
+    from vitrail.evaluate.transfer import transfer as carry_out
+    from vitrail.runtime.memory import keep_memory
+    from vitrail.train.group import is_leader
+    from vitrail.train.task import name_model
+
+    flags = {"steps": steps, "batch": batch, "precision": precision, "compile": compiles}
+    given = {flag: value for flag, value in flags.items() if value is not None}
+    asked = Asked(
+        kind="transfer", data=data, model=model, out=out, recipe=name, flags=given, settings=tuple(settings or ())
+    )
+    refuse_settings(asked, DECIDED)
+    wanted = None if rates is None else read_numbers("rates", rates, float)
+    name_model(model)
+    read_all(asked)
+    splits = open_data(data, allow_pipe=allow_pipe)
+    choice = settle(asked, splits, later=("rate",))
+    task = task_of(asked, choice, splits, workers=workers, device=device)
+    wanted = wanted or choice.rates or (task.training.optimiser.rate,)
+    plan = Plan(task=task, rates=wanted, seeds=read_numbers("seeds", seeds, int))
+    keep_memory()
+    with going_on(), showing(quiet=quiet or not is_leader()) as tell:
+        for reason in choice.reasons:
+            tell({"kind": "note", "text": reason})
+        found = carry_out(plan, tell)
+    if not is_leader():
+        return
+    if as_json:
+        typer.echo(json.dumps(found.document, indent=2))
+    else:
+        _show(found)
+
+
+def _show(found: "Transfer") -> None:
+    console, result = Console(soft_wrap=True, highlight=False), found.result
+    if found.grid:
+        table = plain_table("rate", "accuracy", title=f"Chosen by {found.dev_images:,} images kept back", numbers=2)
+        for tried in found.grid:
+            taken = " <-" if tried.rate == found.rate else "   "
+            table.add_row(
+                f"{tried.rate:g}", ("diverged" if tried.accuracy is None else f"{tried.accuracy:.2%}") + taken
+            )
+        console.print(table)
+    table = plain_table("seed", "accuracy", title=f"Rate {found.rate:g}, all training images", numbers=2)
+    for score in found.runs:
+        table.add_row(str(score.seed), f"{score.accuracy:.2%}")
+    console.print(table)
+    spread = "" if result.spread is None else f" ± {100 * result.spread:.2f}"
+    over = f", {len(found.runs)} seeds" if len(found.runs) > 1 else ""
+    words = f"{100 * result.value:.2f}{spread} % of {result.images:,} test images{over}"
+    console.print(words, style="bold", markup=False)
+    console.print(f"All of it: {harmless(str(found.plan.task.out))}", markup=False)

@@ -1,0 +1,150 @@
+"""`vitrail vtab`: 19 tasks of 1,000 images, all trained alike, beside the paper's Table 9."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from vitrail.cli.asking import (
+    Asked,
+    Batch,
+    Compile,
+    Device,
+    Precision,
+    Quiet,
+    Settings,
+    Steps,
+    Workers,
+    going_on,
+    read_numbers,
+    refuse_settings,
+    task_of,
+)
+from vitrail.cli.describe import Json
+from vitrail.cli.render import harmless, plain_table
+from vitrail.cli.screen import showing
+from vitrail.cli.transfer import Model
+from vitrail.config.recipes import recipe
+from vitrail.errors import DataError
+
+if TYPE_CHECKING:
+    from vitrail.evaluate.vtab import Measured, VtabTask
+
+DECIDED = {
+    "seed": "each run has a seed of its own. Give --seeds.",
+    "dev": "1,000 images are taken, 200 of them kept back with --select. Leave dev out.",
+}
+DOCUMENT, SELECTED = "vtab.json", "select.json"
+
+Folder = Annotated[str, typer.Argument(metavar="FOLDER", help="Of the tasks, a folder each: pets/, svhn/, ...")]
+Tasks = Annotated[
+    str | None,
+    typer.Option(metavar="TASK,...", help="Tasks or groups: natural, specialized, structured.", show_default="all 19"),
+]
+Seeds = Annotated[str, typer.Option(metavar="SEED,...", help="A run of every task for each.")]
+Out = Annotated[
+    str | None, typer.Option(metavar="FOLDER", help="Where all runs go.", show_default="runs/vtab- and the folder")
+]
+Select = Annotated[
+    bool, typer.Option("--select", help="Train on 800 images and measure on 200, without the test images.")
+]
+
+
+def vtab(
+    folder: Folder,
+    model: Model,
+    tasks: Tasks = None,
+    seeds: Seeds = "0",
+    out: Out = None,
+    select: Select = False,
+    steps: Steps = None,
+    batch: Batch = None,
+    settings: Settings = None,
+    workers: Workers = None,
+    device: Device = None,
+    precision: Precision = None,
+    compiles: Compile = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Fine-tune on the tasks of VTAB-1k that FOLDER has, and report accuracies and means beside Table 9's.
+
+    All are trained alike, by the recipe finetune/vtab. The same command again goes on where it stopped.
+    """
+    from vitrail.evaluate.results import write_document
+    from vitrail.evaluate.vtab import RECIPE, Plan, choose_tasks, departures, find_tasks
+    from vitrail.evaluate.vtab import vtab as carry_out
+    from vitrail.evaluate.vtab_means import vtab_document
+    from vitrail.runtime.memory import keep_memory
+    from vitrail.train.choose import Choice
+    from vitrail.train.group import is_leader
+    from vitrail.train.task import name_model
+
+    flags = {"steps": steps, "batch": batch, "precision": precision, "compile": compiles}
+    given = {flag: value for flag, value in flags.items() if value is not None}
+    asked = Asked(
+        kind="vtab", data=folder, model=model, out=out, recipe=RECIPE, flags=given, settings=tuple(settings or ())
+    )
+    refuse_settings(asked, DECIDED)
+    name_model(model)
+    choice = Choice(model=model, training=recipe(RECIPE).training)
+    task = task_of(asked, choice, {}, workers=workers, device=device)
+    wanted = choose_tasks([name.strip() for name in tasks.split(",")] if tasks else [])
+    place = Path(folder).expanduser()
+    found, missing = find_tasks(place, wanted, select=select)
+    if not found:
+        raise DataError(f"{folder} has none of the {len(wanted)} tasks.\n{where_to_put(place, missing)}")
+    plan = Plan(task=task, tasks=found, seeds=read_numbers("seeds", seeds, int), select=select)
+    keep_memory()
+    with going_on(), showing(quiet=quiet or not is_leader()) as tell:
+        if missing:
+            text = f"{len(missing)} of {len(wanted)} tasks are not there and left out.\n{where_to_put(place, missing)}"
+            tell({"kind": "note", "text": text})
+        if odd := departures(task.training):
+            tell({"kind": "note", "text": f"not the paper's setting: {'; '.join(odd)}"})
+        measured = carry_out(plan, tell)
+    if not is_leader():
+        return
+    document = vtab_document(plan, measured)
+    write_document(task.out / (SELECTED if select else DOCUMENT), document)
+    if as_json:
+        typer.echo(json.dumps(document, indent=2))
+    else:
+        _show(measured, document, task.out, select=select)
+
+
+def where_to_put(folder: Path, missing: "Sequence[VtabTask]") -> str:
+    """Say for each task that is missing where its images go, and how."""
+    from vitrail.evaluate.vtab import LAYOUT
+
+    places = "\n".join(f"  {folder / task.key}  ({task.title}, {task.classes} classes)" for task in missing)
+    return f"{places}\nEach holds {LAYOUT}."
+
+
+def _show(measured: "Sequence[Measured]", document: dict[str, Any], out: Path, *, select: bool) -> None:
+    from vitrail.evaluate.results import over_seeds
+    from vitrail.evaluate.vtab import PAPER
+    from vitrail.evaluate.vtab_means import means
+
+    title = f"VTAB-1k, accuracy in percent of the {'200 images kept back' if select else 'test images'}, and Table 9's"
+    table = plain_table("task", "group", "here", *PAPER, title=title, numbers=1 + len(PAPER))
+    for one in measured:
+        here = _percent(*over_seeds([score.accuracy for score in one.scores]))
+        table.add_row(one.task.title, one.task.group, here, *(f"{value:.1f}" for value in one.task.paper))
+    table.add_section()
+    for mean in means(measured):
+        table.add_row(
+            mean.title, mean.what, _percent(mean.value, mean.spread), *(f"{value:.1f}" for value in mean.paper)
+        )
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(table)
+    if document["departures"]:
+        console.print(f"Not the paper's setting: {'; '.join(document['departures'])}", markup=False)
+    console.print(f"All of it: {harmless(str(out))}", markup=False)
+
+
+def _percent(value: float, spread: float | None) -> str:
+    return f"{100 * value:.1f}" + ("" if spread is None else f" ± {100 * spread:.1f}")

@@ -1,0 +1,176 @@
+"""Table 4's protocol: a learning rate chosen on images kept back, then runs on all training images, by seed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vitrail.config.check import positive
+from vitrail.config.recipes import adjust
+from vitrail.data.joined import Joined
+from vitrail.data.source import Source
+from vitrail.errors import ConfigError, DataError
+from vitrail.evaluate.results import Result, document_of, over_seeds, write_document
+from vitrail.evaluate.sweep import Score, carry_out, check_seeds, leader_first, make_folder, setting_of
+from vitrail.train.chores import Tell
+from vitrail.train.group import Group, joined
+from vitrail.train.guard import DivergedError
+from vitrail.train.run import reading
+from vitrail.train.task import CUT, Task, choose_parts, cut_dev, training_split
+
+DOCUMENT = "transfer.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is asked: a run to vary, whose folder is of all runs; the rates to choose from, and the seeds."""
+
+    task: Task
+    rates: tuple[float, ...]
+    seeds: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        rates = sorted(positive("rates", rate) for rate in self.rates)
+        if not rates or len(set(rates)) < len(rates):
+            raise ConfigError(f"expected one or more rates, each once, such as 0.003,0.01; got {list(self.rates)}.")
+        object.__setattr__(self, "rates", tuple(rates))
+        object.__setattr__(self, "seeds", check_seeds(self.seeds))
+        if self.task.training.patience is not None:
+            raise ConfigError("patience needs images to choose by; the last runs train on all. Leave patience out.")
+        splits = self.task.splits
+        if "test" not in splits:
+            raise DataError(
+                f"{self.task.data} has no test split to report on; there is only {', '.join(splits)}. Put the images "
+                "to test on into a split test, beside train."
+            )
+        choose_parts(splits, None)  # refuses classes that differ
+        if len(rates) > 1 and self.task.training.dev <= 0 and not splits.keys() & {"val", "dev"}:
+            raise ConfigError(
+                f"{len(rates)} rates need images to choose by: a val split, or --set dev=0.1; got dev=0 and no val. "
+                "Or give one rate: --rates 0.01."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """A rate of the grid, and its accuracy on the images kept back; None where it diverged."""
+
+    rate: float
+    accuracy: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transfer:
+    """The rate that was taken, how the others did, and what the last runs came to."""
+
+    plan: Plan
+    rate: float
+    grid: tuple[Tried, ...]  # none where there was one rate
+    dev_images: int
+    runs: tuple[Score, ...]
+
+    @property
+    def result(self) -> Result:
+        """Mean accuracy on the test images, and its deviation over the seeds."""
+        task = self.plan.task
+        mean, spread = over_seeds([score.accuracy for score in self.runs])
+        return Result(
+            task="transfer",
+            model=task.model,
+            data=task.data,
+            metric="accuracy",
+            value=mean,
+            spread=spread,
+            seeds=self.plan.seeds,
+            images=self.runs[0].images,
+            setting=setting_of(task.training, rate=self.rate),
+        )
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The result with the grid, and the accuracy of every seed."""
+        out = self.plan.task.out
+        return document_of(
+            "transfer",
+            [self.result],
+            rate=self.rate,
+            grid=[asdict(tried) for tried in self.grid],
+            dev_images=self.dev_images,
+            runs=[{**asdict(score), "out": score.out.relative_to(out).as_posix()} for score in self.runs],
+        )
+
+
+def transfer(plan: Plan, tell: Tell) -> Transfer:
+    """Choose a rate, train with it on all training images for every seed, and measure each on the test images."""
+    task = plan.task
+    make_folder(task.out)
+    with joined(task.device) as group:
+        rate, grid, dev_images = plan.rates[0], (), 0
+        if len(plan.rates) > 1:
+            grid, dev_images = try_rates(plan, group, tell)
+            rate = best_of(grid)
+        runs = last_runs(plan, rate, tell)
+        found = Transfer(plan=plan, rate=rate, grid=grid, dev_images=dev_images, runs=runs)
+        with group.leader_writes() as leads:
+            if leads:
+                write_document(task.out / DOCUMENT, found.document)
+    return found
+
+
+def last_runs(plan: Plan, rate: float, tell: Tell) -> tuple[Score, ...]:
+    """Train with a rate on all training images, once with each seed, and measure the test images."""
+    task, runs = plan.task, []
+    splits = {"train": all_training(task.splits), "test": task.splits["test"]}
+    for seed in plan.seeds:
+        training = adjust(task.training, {"optimiser.rate": rate, "dev": 0.0, "seed": seed})
+        out = task.out / "final" / f"seed-{seed}"
+        tell({"kind": "note", "text": f"seed {seed}, rate {rate:g}, all {len(splits['train']):,} images: {out}"})
+        runs.append(carry_out(replace(task, splits=splits, training=training, out=out), tell))
+    return tuple(runs)
+
+
+def try_rates(plan: Plan, group: Group, tell: Tell) -> tuple[tuple[Tried, ...], int]:
+    """Train once with each rate on the same images; give how each did on the same images kept back, and their number.
+
+    The test images are not among what these runs get.
+    """
+    task, grid = plan.task, []
+    splits = leader_first(group, lambda: kept_apart(task, task.out / CUT, tell))
+    for rate in plan.rates:
+        out = task.out / "grid" / f"rate-{rate}"
+        tell({"kind": "note", "text": f"rate {rate:g}, {len(splits['train']):,} images: {out}"})
+        training = adjust(task.training, {"optimiser.rate": rate})
+        try:
+            accuracy = carry_out(replace(task, splits=splits, training=training, out=out), tell).accuracy
+        except DivergedError as error:
+            tell({"kind": "note", "text": f"rate {rate:g} is out: {error}"})
+            accuracy = None
+        grid.append(Tried(rate=rate, accuracy=accuracy))
+    return tuple(grid), len(splits["val"])
+
+
+def kept_apart(task: Task, kept: Path, tell: Tell) -> dict[str, Source]:
+    """Give the images to try rates on and those to choose by: the val split, or a part cut off once for all rates."""
+    cut = cut_dev(task.splits, task.training.dev, kept, progress=reading(tell))
+    parts = choose_parts(task.splits, cut)
+    if parts.val is None:
+        raise DataError(
+            f"{task.training.dev:.0%} of {len(parts.train):,} training images is none to choose by. Keep more back "
+            "(--set dev=0.2), or give one rate (--rates 0.01)."
+        )
+    return {"train": parts.train, "val": parts.val}
+
+
+def all_training(splits: Mapping[str, Source]) -> Source:
+    """Join the training images and those of the val split, where there is one."""
+    whole, val = training_split(splits), splits.get("val", splits.get("dev"))
+    return whole if val is None else Joined((whole, val))
+
+
+def best_of(grid: Sequence[Tried]) -> float:
+    """Give the rate of the highest accuracy; of equals the lowest, which is the least likely to diverge."""
+    sound = [(tried.accuracy, -tried.rate) for tried in grid if tried.accuracy is not None]
+    if not sound:
+        rates = ", ".join(f"{tried.rate:g}" for tried in grid)
+        raise DivergedError(f"training diverged at every rate: {rates}. Give lower ones (--rates) and another --out.")
+    return -max(sound)[1]
