@@ -11,7 +11,7 @@ from PIL import Image
 from vitrail.config import Card
 from vitrail.data.decode import ImageError, Pixels
 from vitrail.data.sources.memory import MemorySource
-from vitrail.evaluate.rows import Pass
+from vitrail.evaluate.passes import Pass
 from vitrail.models import Model, create
 from vitrail.train.group import Group
 

@@ -85,7 +85,7 @@ def test_the_document_has_the_numbers_of_the_function(
     document = json.loads(shown.out)
     assert json.loads((out / "fewshot.json").read_text()) == document
     from vitrail.evaluate.features import features_of
-    from vitrail.evaluate.rows import Pass
+    from vitrail.evaluate.passes import Pass
     from vitrail.train.group import Group, choose_device
 
     splits = open_data("sample")

@@ -12,7 +12,7 @@ from vitrail.data.sources.memory import MemorySource
 from vitrail.errors import DataError
 from vitrail.evaluate import fewshot
 from vitrail.evaluate.features import features_of, few_shot_table, results_of
-from vitrail.evaluate.rows import Pass
+from vitrail.evaluate.passes import Pass
 from vitrail.evaluate.shots import Settings
 from vitrail.models import Model, create
 from vitrail.train.group import Group

@@ -15,7 +15,8 @@ from vitrail.config import Card
 from vitrail.config.card import Preprocessing
 from vitrail.errors import DataError
 from vitrail.evaluate import rows as module
-from vitrail.evaluate.rows import Pass, Rows, rows_of
+from vitrail.evaluate.passes import Pass, Rows
+from vitrail.evaluate.rows import rows_of
 from vitrail.models import Model
 
 

@@ -13,7 +13,7 @@ from vitrail.cli.machine import usual_workers
 from vitrail.config.check import one_of, rate, whole
 
 if TYPE_CHECKING:
-    from vitrail.evaluate.rows import Pass
+    from vitrail.evaluate.passes import Pass
 
 Out = Annotated[str | None, typer.Option(metavar="FOLDER", help="Write the results there too.")]
 Batch = Annotated[int | None, typer.Option(help="Images at once.", show_default="16; 256 on a GPU")]
@@ -46,7 +46,7 @@ def measuring(
     quiet: bool,
 ) -> Iterator[Work]:
     """Join the processes that measure together, and show how far they are."""
-    from vitrail.evaluate.rows import Pass
+    from vitrail.evaluate.passes import Pass
     from vitrail.runtime.memory import keep_memory
     from vitrail.train.group import joined
 

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from vitrail.data.source import Source
 from vitrail.errors import DataError
+from vitrail.evaluate.passes import Pass, Rows
 from vitrail.evaluate.results import Result, over_seeds
-from vitrail.evaluate.rows import Pass, Rows, rows_of
+from vitrail.evaluate.rows import rows_of
 from vitrail.evaluate.shots import Settings, choose_shots, measure_probes
 from vitrail.models import Model
 

@@ -7,59 +7,28 @@ label: a pass that is interrupted goes on where it was, and the row of an image 
 import json
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from vitrail.config import encode, to_document
-from vitrail.data.feed import evaluation_feed
-from vitrail.data.loader import Skip
 from vitrail.data.source import Source, check_limit
 from vitrail.data.sources.memory import fingerprint_of
 from vitrail.data.splits import Subset, content_hashes
 from vitrail.errors import CheckpointError, DataError
+from vitrail.evaluate.passes import Pass, Read, Rows, compute_rows, join_rows
 from vitrail.files import cache_folder, replacing, writing
 from vitrail.models import Model
-from vitrail.train.group import Group
 
-Read = Callable[[Model, Tensor, Tensor], Mapping[str, Tensor]]  # from images and labels to a row for each
-Progress = Callable[[int, int], None]  # images done, and of how many
 PART = 2048  # images whose rows are kept in one file
 FORMAT = 1  # of the files; another number forgets them all
 MORE = "--limit 0.05"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pass:
-    """How a model goes through a source."""
-
-    group: Group
-    batch: int = 64
-    workers: int = 0
-    limit: float = 0.01  # share of images that may be unreadable
-    precision: Literal["float32", "bfloat16"] = "float32"
-    keeps: bool = True  # rows, on disk
-    progress: Progress | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rows:
-    """Rows of the images that could be decoded."""
-
-    samples: NDArray[np.int64]  # numbers of the images in the source, rising
-    labels: NDArray[np.int64]  # -1: none
-    values: Mapping[str, NDArray[Any]]
-    skipped: tuple[Skip, ...] = ()
-    reused: int = 0  # images whose rows were there before
-    seconds: float = 0.0
 
 
 def rows_of(
@@ -81,7 +50,7 @@ def rows_of(
             _check_limit(parts, len(wanted), how)
             if how.progress is not None:
                 how.progress(done, len(wanted))
-    return _joined(parts, time.perf_counter() - start)
+    return join_rows(parts, time.perf_counter() - start)
 
 
 def digest_of(model: Model) -> str:
@@ -152,7 +121,7 @@ def _rows_of_part(
     """Take the rows of a stretch from disk, compute those that are not there, and keep them."""
     group = how.group
     if store is None:
-        return _computed(model, source, samples, read, how)
+        return compute_rows(model, source, samples, read, how)
     missing, held = samples, None
     with group.leader_writes() as leads:
         if leads:
@@ -160,77 +129,12 @@ def _rows_of_part(
     missing, held = group.from_leader((missing, held))
     if not len(missing) and held is not None:
         return held
-    fresh = _computed(model, source, missing, read, how)
-    found = fresh if held is None or not len(held.samples) else _joined([held, fresh], 0.0)
+    fresh = compute_rows(model, source, missing, read, how)
+    found = fresh if held is None or not len(held.samples) else join_rows([held, fresh], 0.0)
     with group.leader_writes() as leads:
         if leads and len(found.samples):
             store.keep(number, samples, found)
     return found
-
-
-def _computed(model: Model, source: Source, numbers: NDArray[np.int64], read: Read, how: Pass) -> Rows:
-    """Send images through, shared by all processes, and put the rows in order again."""
-    group, part = how.group, Subset(source, numbers)
-    feed = evaluation_feed(
-        part,
-        model.config.image_size,
-        batch=how.batch * group.ranks,
-        preprocessing=model.card.preprocessing,
-        channels=model.config.channels,
-        workers=how.workers,
-        rank=group.rank,
-        ranks=group.ranks,
-        device=group.device,
-    )
-    feed.loader.limit = 1.0  # none, of a part: the whole is checked after it, by all processes alike
-    samples: list[Tensor] = []
-    values: dict[str, list[Tensor]] = {}
-    skipped: list[Skip] = []
-    autocast = partial(torch.autocast, group.device.type, torch.bfloat16, enabled=how.precision == "bfloat16")
-    for batch in feed.epoch(0):
-        skipped += batch.skipped
-        if how.progress is not None:
-            how.progress(min((batch.step + 1) * how.batch * group.ranks, len(part)), len(part))
-        if not len(batch.labels):
-            continue
-        with torch.inference_mode(), autocast():
-            rows = read(model, batch.images, batch.labels)
-        for name, value in rows.items():
-            values.setdefault(name, []).append(value.float().cpu() if value.is_floating_point() else value.cpu())
-        samples.append(batch.samples)
-    mine = {name: torch.cat(value).numpy() for name, value in values.items()}
-    places = torch.cat(samples).numpy() if samples else np.empty(0, np.int64)
-    shares = group.gather((places, mine, skipped))
-    some = [share for share in shares if len(share[0])]
-    gone = sorted(skip._replace(sample=int(numbers[skip.sample])) for share in shares for skip in share[2])
-    places = np.concatenate([share[0] for share in shares])
-    order = np.argsort(places, kind="stable")
-    found = numbers[places[order]]
-    return Rows(
-        samples=found,
-        labels=source.labels[found],
-        values={
-            name: np.concatenate([share[1][name] for share in some])[order] for name in (some[0][1] if some else ())
-        },
-        skipped=tuple(gone),
-    )
-
-
-def _joined(parts: list[Rows], seconds: float) -> Rows:
-    """Put parts together, in the order of the samples."""
-    some = [part for part in parts if len(part.samples)]
-    if not some:
-        raise DataError("none of the images can be decoded. vitrail data check says why.")
-    samples = np.concatenate([part.samples for part in some])
-    order = np.argsort(samples, kind="stable")
-    return Rows(
-        samples=samples[order],
-        labels=np.concatenate([part.labels for part in some])[order],
-        values={name: np.concatenate([part.values[name] for part in some])[order] for name in some[0].values},
-        skipped=tuple(skip for part in parts for skip in part.skipped),
-        reused=sum(part.reused for part in parts),
-        seconds=seconds,
-    )
 
 
 def _from(how: Pass, first: int, count: int) -> Pass:
