@@ -14,7 +14,18 @@ from numpy.typing import NDArray
 from vitrail.data.decode import ImageError, Pixels
 from vitrail.data.source import Source
 from vitrail.data.sources.folder import FolderSource
-from vitrail.data.splits import Subset, _quotas, content_hash, content_hashes, paper_dev, split, vtab_split
+from vitrail.data.sources.memory import MemorySource
+from vitrail.data.splits import (
+    SomeClasses,
+    Subset,
+    _quotas,
+    content_hash,
+    content_hashes,
+    hold_out,
+    paper_dev,
+    split,
+    vtab_split,
+)
 from vitrail.errors import ConfigError
 
 
@@ -185,3 +196,42 @@ def test_splits_that_cannot_be_are_refused() -> None:
         paper_dev(numbered(9), "mnist")
     with pytest.raises(ConfigError, match="at least 1,000 samples; got 9"):
         vtab_split(numbered(9), 0)
+
+
+def named(*names: str, each: int = 3) -> MemorySource:
+    labels = np.tile(np.arange(len(names)), each)
+    pixels = np.arange(len(labels), dtype=np.uint8)[:, None, None, None] * np.ones((1, 4, 5, 3), np.uint8)
+    return MemorySource(pixels, labels, names)
+
+
+def test_some_classes_keep_their_order_and_are_numbered_anew() -> None:
+    source = named("ant", "bee", "cow", "dog")
+    some = SomeClasses(source, {"dog", "bee"})
+    assert some.class_names == ("bee", "dog")
+    assert some.labels.tolist() == [0, 1] * 3
+    assert [some.name(place) for place in range(3)] == ["image 1", "image 3", "image 5"]
+    assert [int(np.asarray(some.read(place)).max()) for place in range(6)] == [1, 3, 5, 7, 9, 11]
+    assert some.fingerprint == SomeClasses(source, ["bee", "dog"]).fingerprint
+    assert some.fingerprint != SomeClasses(source, ["bee", "cow"]).fingerprint
+    with pytest.raises(ConfigError, match="it has no gnu"):
+        SomeClasses(source, ["bee", "gnu"])
+
+
+def test_images_without_a_label_are_of_no_class() -> None:
+    source = named("ant", "bee")
+    source._labels = np.array([0, 1, -1, 1, 0, -1])
+    assert SomeClasses(source, ["bee"]).indices.tolist() == [1, 3]
+
+
+def test_classes_are_held_out_by_name_whatever_their_order() -> None:
+    names = [f"s{number}" for number in range(1, 41)]
+    gone = hold_out(names, 0.25)
+    assert len(gone) == 10
+    assert hold_out(names[::-1], 0.25) == gone
+    assert set(hold_out(names, 0.1)) < set(gone)  # a larger share adds to a smaller one
+    assert gone == ("s1", "s13", "s20", "s22", "s23", "s29", "s31", "s34", "s4", "s7")
+    assert hold_out(names, 0.0) == ()
+    assert len(hold_out(["a", "b", "c"], 0.01)) == 1
+    assert len(hold_out(["a", "b", "c"], 0.99)) == 2
+    with pytest.raises(ConfigError, match="two classes at least"):
+        hold_out(["a"], 0.5)

@@ -5,12 +5,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from reference import faces
 from reference import optimisers as reference
 from torch import Tensor
 from torch.nn import functional as F
 
 from vitrail.config.recipe import Loss
-from vitrail.ops.losses import loss_of, smooth
+from vitrail.models.base import CosineHead
+from vitrail.ops.losses import loss_of, smooth, with_margin
 
 Formula = Callable[[reference.Reals, reference.Reals], reference.Reals]
 
@@ -81,3 +83,92 @@ def test_images_without_a_label_have_no_softmax_loss_smoothed_or_not() -> None:
         assert (losses == 0).nonzero().flatten().tolist() == [2, 5]
         (gradient,) = torch.autograd.grad(losses.sum(), logits)
         assert gradient.abs().sum(dim=1).eq(0).nonzero().flatten().tolist() == [2, 5]
+
+
+def angular(seed: int = 8) -> tuple[Tensor, Tensor, Tensor]:
+    """Representations and directions at all kinds of angles, and labels; some targets are nearly opposite."""
+    generator = torch.Generator().manual_seed(seed)
+    directions = torch.randn(5, 3, dtype=torch.float64, generator=generator)
+    representation = 2 * torch.randn(13, 3, dtype=torch.float64, generator=generator)
+    labels = torch.arange(13) % 5
+    representation[3] = -1.5 * directions[3] + 0.1 * representation[3]
+    representation[7] = 0.7 * directions[2] + 0.05 * representation[7]
+    return representation, directions, labels
+
+
+def arcface(representation: Tensor, directions: Tensor, labels: Tensor, scale: float, margin: float) -> Tensor:
+    """As the model and the loop compute it."""
+    head = CosineHead(3, 5, scale)
+    head.directions.weight = torch.nn.Parameter(directions.float())
+    targets = F.one_hot(labels, 5).float()
+    return loss_of(with_margin(head(representation.float()), targets, scale, margin), targets, "softmax")
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.2, 0.5, 1.3])
+@pytest.mark.parametrize("scale", [1.0, 32.0])
+def test_the_margin_is_that_of_angles_in_float64(scale: float, margin: float) -> None:
+    representation, directions, labels = angular()
+    expected = [
+        faces.arcface_loss(row, directions.numpy(), int(label), scale, margin)
+        for row, label in zip(representation.numpy(), labels, strict=True)
+    ]
+    found = arcface(representation, directions, labels, scale, margin)
+    np.testing.assert_allclose(found.detach().numpy(), expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("margin", [0.2, 0.5])
+def test_the_margins_gradient_is_that_of_finite_differences(margin: float) -> None:
+    representation, directions, labels = angular()
+    single = representation.float().requires_grad_()
+    arcface(single, directions, labels, 8.0, margin).sum().backward()
+    assert single.grad is not None
+    step = 1e-6
+    for row in range(13):
+        for col in range(3):
+            sides = []
+            for sign in (1, -1):
+                moved = representation[row].numpy().copy()
+                moved[col] += sign * step
+                sides.append(faces.arcface_loss(moved, directions.numpy(), int(labels[row]), 8.0, margin))
+            slope = (sides[0] - sides[1]) / (2 * step)
+            assert single.grad[row, col].item() == pytest.approx(slope, rel=2e-3, abs=2e-4)
+
+
+def test_a_margin_of_nothing_is_the_cross_entropy_of_scaled_cosines() -> None:
+    representation, directions, labels = angular()
+    cosines = F.cosine_similarity(representation[:, None], directions[None], dim=2).float()
+    expected = F.cross_entropy(32 * cosines, labels, reduction="none")
+    torch.testing.assert_close(arcface(representation, directions, labels, 32.0, 0.0), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_margin_makes_every_loss_larger_and_leaves_other_logits_alone() -> None:
+    logits = 32 * torch.linspace(-1, 1, 41)[:, None].repeat(1, 3)
+    targets = F.one_hot(torch.ones(41, dtype=torch.int64), 3).float()
+    harder = with_margin(logits, targets, 32.0, 0.5)
+    assert torch.equal(harder[:, [0, 2]], logits[:, [0, 2]])
+    assert (harder[:, 1] < logits[:, 1]).all()
+    assert (harder[1:, 1] > harder[:-1, 1]).all()  # also past pi, it rises with the cosine
+    unlabelled = torch.zeros(41, 3)
+    assert torch.equal(with_margin(logits, unlabelled, 32.0, 0.5), logits)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_the_gradient_is_finite_where_an_image_lies_on_its_direction_or_opposite(autocast: bool) -> None:
+    directions = torch.eye(3)
+    exact = torch.cat([directions, -directions, 1e-7 * directions, torch.zeros(1, 3)])
+    representation = exact.clone().requires_grad_()
+    head = CosineHead(3, 3, 64.0)
+    head.directions.weight = torch.nn.Parameter(directions.clone())
+    targets = F.one_hot(torch.arange(10) % 3, 3).float()
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        logits = head(representation)
+    assert logits.dtype == torch.float32
+    loss_of(with_margin(logits, targets, 64.0, 0.5), targets, "softmax").sum().backward()
+    assert representation.grad is not None
+    assert representation.grad.isfinite().all()
+    assert head.directions.weight.grad is not None
+    assert head.directions.weight.grad.isfinite().all()
+    beyond = torch.tensor([[64.0001, -64.0001, 0.0]], requires_grad=True)  # as rounding may give
+    loss_of(with_margin(beyond, targets[:1], 64.0, 0.5), targets[:1], "softmax").sum().backward()
+    assert beyond.grad is not None
+    assert beyond.grad.isfinite().all()

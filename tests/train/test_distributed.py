@@ -63,6 +63,16 @@ def test_two_processes_equal_one(parallel: str, runs: Runs, images: Path, alone:
     assert max(line.get("left_out", 0) for line in log(tmp_path / "run") if line["kind"] == "train") == 2
 
 
+@pytest.mark.parametrize("parallel", [pytest.param("ddp", marks=pytest.mark.slow), "fsdp"])
+def test_two_processes_equal_one_with_a_margin_and_without_some_classes(
+    parallel: str, runs: Runs, images: Path, tmp_path: Path
+) -> None:
+    changed = {"margin": 0.5, "mixup": 0, "held_out": 0.3, "parallel": parallel}
+    assert runs(together(images, tmp_path / "one", **changed)).status == 0
+    all_end(runs, together(images, tmp_path / "two", **changed))
+    check_equal(tmp_path / "one", tmp_path / "two")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_three_processes_equal_one_where_batches_are_shared_unevenly(

@@ -17,7 +17,7 @@ from vitrail.data.sources.packed import pack
 from vitrail.errors import CheckpointError, DataError
 from vitrail.files import transfer
 from vitrail.train.run import alone, lock
-from vitrail.train.task import CUT, choose_parts, cut_dev, kept_back
+from vitrail.train.task import CUT, choose_parts, cut_dev, keep_classes, kept_back, told_of, without_held_out
 
 TINY = ("--model", "ViT-Ti/4", "--set", "model.depth=1", "--set", "model.width=24", "--set", "model.heads=3")
 
@@ -128,3 +128,33 @@ def test_a_stream_is_trained_on_and_gone_on_with(server: Server, tmp_path: Path)
     train("parts", 9, 4)
     whole, parts = ((tmp_path / name / "weights.safetensors").read_bytes() for name in ("whole", "parts"))
     assert whole == parts
+
+
+def test_a_share_of_the_classes_is_kept_out_of_every_split(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(3).integers(0, 256, (24, 8, 8, 3), dtype=np.uint8)
+    names = tuple("abcdef")
+    splits = {name: MemorySource(pixels, np.arange(24) % 6, names) for name in ("train", "val", "test")}
+    assert keep_classes(splits, 0.0) is splits
+    kept = keep_classes(splits, 0.34)
+    parts = choose_parts(kept, cut_dev(kept, 0.5, tmp_path / CUT))
+    assert parts.val is not None
+    assert parts.test is not None
+    assert parts.train.class_names == parts.val.class_names == parts.test.class_names
+    assert len(parts.train.class_names) == 4
+    for part in (parts.train, parts.val, parts.test):
+        assert len(part) == 16
+        assert {names[int(part.name(place).split()[1]) % 6] for place in range(16)} == set(parts.train.class_names)
+    assert told_of(splits, parts) == "2 of 6 classes kept out whole: 16 images of 4 to train on"
+
+
+def test_a_run_of_before_there_were_margins_goes_on(tmp_path: Path) -> None:
+    pack(images_of(40), tmp_path / "flat", 8, overwrite=False)
+    command = ["finetune", str(tmp_path / "flat"), *TINY, "--set", "model.mlp_width=29", "--set", "image_size=8"]
+    command += ["--steps", "2", "--workers", "0", "--out", str(tmp_path / "run"), "--quiet"]
+    assert main(command) == 0
+    begun = json.loads((tmp_path / "run" / "training.json").read_text())
+    for name in ("margin", "held_out"):
+        del begun["training"][name]
+    (tmp_path / "run" / "training.json").write_text(json.dumps(begun))
+    assert main(command) == 0
+    assert without_held_out(tmp_path / "run", source := images_of(40)) is source

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from vitrail.config import HybridStem, Learned2DPositions, LearnedPositions, ModelConfig, RelativePositions, ViTConfig
 from vitrail.errors import CheckpointError
+from vitrail.models.initialise import DIRECTIONS, draw
 from vitrail.ops import resample_axis, resample_patches, resample_positions
 
 Weights = dict[str, Tensor]
@@ -25,7 +26,8 @@ def adapt(weights: Weights, old: ModelConfig, new: ModelConfig, *, new_head: boo
     for step in (change_channels, change_patch, change_size):
         weights, said = step(weights, old, new)
         changes += said
-    if new_head or old.classes != new.classes or old.representation != new.representation:
+    same = (old.classes, old.representation, old.cosine_scale is None)
+    if new_head or same != (new.classes, new.representation, new.cosine_scale is None):
         weights, said = replace_head(weights, new)
         changes += said
     return Adapted(weights, tuple(changes))
@@ -91,9 +93,13 @@ def change_channels(weights: Weights, old: ModelConfig, new: ModelConfig) -> Ada
 
 
 def replace_head(weights: Weights, new: ModelConfig) -> Adapted:
-    """Take the whole head away and put a zero one there (Section 3.2); the tanh layer stays where `new` has one."""
+    """Take the whole head away and put a zero one there (Section 3.2), or drawn directions where it is by cosines.
+
+    The tanh layer stays where `new` has one.
+    """
     kept = {name: tensor for name, tensor in weights.items() if not name.startswith("head.")}
-    said = "classifier dropped" if new.classes is None else f"new zero classifier of {new.classes} classes"
+    fresh = "zero classifier" if new.cosine_scale is None else "classifier by cosines"
+    said = "classifier dropped" if new.classes is None else f"new {fresh} of {new.classes} classes"
     if isinstance(new, ViTConfig) and "hidden.weight" in weights:
         if new.representation_width is None:
             kept = {name: tensor for name, tensor in kept.items() if not name.startswith("hidden.")}
@@ -103,6 +109,9 @@ def replace_head(weights: Weights, new: ModelConfig) -> Adapted:
     if new.classes is None:
         return Adapted(kept, (said,))
     like = next(iter(kept.values()))
+    if new.cosine_scale is not None:
+        directions = draw(DIRECTIONS, (new.classes, new.representation), seed=0)
+        return Adapted(kept | {DIRECTIONS: directions.to(like)}, (said,))
     head = {
         "head.weight": like.new_zeros(new.classes, new.representation),
         "head.bias": like.new_full((new.classes,), new.head_bias),

@@ -56,6 +56,8 @@ def misfits(config: ModelConfig, layout: Layout, dialect: Dialect) -> Iterator[M
         return
     if not config.classes and not holds.headless and not dialect.get("headless"):
         yield Misfit("it has no classifier, which every model of the layout has", _as_it_is)
+    if config.classes and config.cosine_scale is not None:
+        yield Misfit("its classifier is by cosines, which the layout has none of", _without_head)
     if isinstance(config, BiTConfig):
         yield from _constants(config, holds.bit)
         return
@@ -125,7 +127,9 @@ def _zero_biases(config: ModelConfig, weights: Weights) -> tuple[ModelConfig, We
 
 
 def _without_head(config: ModelConfig, weights: Weights) -> tuple[ModelConfig, Weights]:
-    return replace(config, classes=None), {n: t for n, t in weights.items() if not n.startswith("head.")}
+    return replace(config, classes=None, cosine_scale=None), {
+        n: t for n, t in weights.items() if not n.startswith("head.")
+    }
 
 
 def _without_hidden(config: ModelConfig, weights: Weights) -> tuple[ModelConfig, Weights]:

@@ -31,6 +31,7 @@ CHANGEABLE = (
     "activation",
     "attention_dropout",
     "checkpointing",
+    "cosine_scale",
     "dropout",
     "epsilon",
     "filter_epsilon",
@@ -96,6 +97,9 @@ class Request:
         heads = changes.pop("heads", None)
         if heads is not None and heads != getattr(old, "heads", None):
             raise ConfigError(f"load cannot change 'heads': the file decides; got heads={heads!r}. Leave it out.")
+        scale = changes.get("cosine_scale", old.cosine_scale)
+        if self.classes is None and old.classes and (scale is None) != (old.cosine_scale is None):
+            raise ConfigError(f"cosine_scale={scale!r} needs a classifier of another kind. Give classes=... too.")
         if isinstance(old, ViTConfig):
             self._settle_hidden(changes, old)
             self._check_patch(old)

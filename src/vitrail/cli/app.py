@@ -18,6 +18,7 @@ from vitrail.cli.fewshot import fewshot
 from vitrail.cli.plan import plan
 from vitrail.cli.render import show_error
 from vitrail.cli.transfer import transfer
+from vitrail.cli.verify import verify
 from vitrail.cli.vtab import vtab
 from vitrail.errors import VitrailError
 
@@ -32,6 +33,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "plan": plan,
     "pretrain": training.command("pretrain"),
     "transfer": transfer,
+    "verify": verify,
     "vtab": vtab,
 }
 

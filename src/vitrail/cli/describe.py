@@ -128,7 +128,8 @@ def summary(found: "Description") -> dict[str, str]:
         lines["numerics"] = f"epsilon {config.epsilon:g}, of the filters {config.filter_epsilon:g}"
         hidden = None
     before = f"a tanh layer of {hidden}, then " if hidden else ""
-    lines["head"] = f"{before}{config.classes:,} classes" if config.classes else f"{before}no classifier"
+    how = "" if config.cosine_scale is None else f" by cosines, times {config.cosine_scale:g}"
+    lines["head"] = f"{before}{config.classes:,} classes{how}" if config.classes else f"{before}no classifier"
     lines["parameters"] = f"{found.parameters:,} in {len(found.tensors):,} tensors"
     if card.class_names:
         lines["classes"] = ", ".join(card.class_names[:6]) + (", ..." if len(card.class_names) > 6 else "")

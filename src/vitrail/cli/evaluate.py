@@ -10,7 +10,20 @@ import typer
 from vitrail.cli.data import Pipe, Where
 from vitrail.cli.describe import Json
 from vitrail.cli.evaluation import show_evaluation
-from vitrail.cli.measuring import Batch, Device, Fresh, Limit, Out, Precision, Quiet, Work, Workers, measuring
+from vitrail.cli.measuring import (
+    Batch,
+    Device,
+    Fresh,
+    Limit,
+    Out,
+    Precision,
+    Quiet,
+    Split,
+    Work,
+    Workers,
+    choose_split,
+    measuring,
+)
 from vitrail.cli.render import harmless
 from vitrail.config.check import whole
 from vitrail.errors import ConfigError, DataError
@@ -22,7 +35,6 @@ if TYPE_CHECKING:
     from vitrail.models import Model
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or any checkpoint with a classifier.")]
-Split = Annotated[str | None, typer.Option(help="Which split.", show_default="test, else val, else the only one")]
 Against = Annotated[str | None, typer.Option(metavar="RUN", help="Another model, to compare with on the same images.")]
 Labels = Annotated[
     str | None, typer.Option(metavar="JSON", help="Labels of each image instead of the data's, such as ReaL's.")
@@ -100,16 +112,15 @@ def evaluate(
 
 def choose_images(splits: "Mapping[str, Source]", run: str, data: str, split: str | None) -> "tuple[Source, str]":
     """Choose the images to measure a run on, and say which they are."""
-    from vitrail.train.task import kept_back
+    from vitrail.train.task import kept_back, without_held_out
 
-    chosen = split or next((name for name in ("test", "val") if name in splits), None)
-    if chosen is None and len(splits) == 1:
-        chosen = next(iter(splits))
-    if chosen is None or chosen not in splits:
-        raise DataError(f"{data}: there is no split {chosen or 'test'!r}. There are: {', '.join(splits)}.")
-    source = splits[chosen]
-    part = kept_back(Path(run).expanduser(), source) if split is None and chosen in ("all", "train") else None
-    return (source, chosen) if part is None else (part, f"those of {chosen} that the run kept back")
+    chosen = choose_split(splits, data, split)
+    folder = Path(run).expanduser()
+    source = without_held_out(folder, splits[chosen])
+    gone = len(splits[chosen].class_names) - len(source.class_names)
+    more = f", without the {gone} classes that it kept out of training" if gone else ""
+    part = kept_back(folder, source) if split is None and chosen in ("all", "train") else None
+    return (source, chosen + more) if part is None else (part, f"those of {chosen} that the run kept back{more}")
 
 
 def _open(run: str, source: "Source", labels: str | None, mapping: str | None, work: Work) -> Opened:

@@ -1,6 +1,6 @@
 """What the commands that measure a model have in common: their options, the machine, how far they are."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -11,10 +11,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from vitrail.cli.machine import usual_workers
 from vitrail.config.check import one_of, rate, whole
+from vitrail.errors import DataError
 
 if TYPE_CHECKING:
+    from vitrail.data.source import Source
     from vitrail.evaluate.passes import Pass
 
+Split = Annotated[str | None, typer.Option(help="Which split.", show_default="test, else val, else the only one")]
 Out = Annotated[str | None, typer.Option(metavar="FOLDER", help="Write the results there too.")]
 Batch = Annotated[int | None, typer.Option(help="Images at once.", show_default="16; 256 on a GPU")]
 Workers = Annotated[int | None, typer.Option(help="Processes that decode images.", show_default="by the machine")]
@@ -32,6 +35,16 @@ class Work:
 
     how: "Pass"
     tell: Callable[[str], None]
+
+
+def choose_split(splits: "Mapping[str, Source]", data: str, split: str | None) -> str:
+    """Give the split that is named, or test, or val, or the only one."""
+    chosen = split or next((name for name in ("test", "val") if name in splits), None)
+    if chosen is None and len(splits) == 1:
+        return next(iter(splits))
+    if chosen is None or chosen not in splits:
+        raise DataError(f"{data}: there is no split {chosen or 'test'!r}. There are: {', '.join(splits)}.")
+    return chosen
 
 
 @contextmanager

@@ -4,10 +4,13 @@ from dataclasses import fields, is_dataclass
 from types import NoneType
 from typing import Any, get_args, get_origin
 
-from vitrail.config.fields import KINDS, hints, parts_of, suggest
+from vitrail.config.fields import KINDS, defaults, hints, parts_of, suggest
 from vitrail.config.model import BiTConfig, ModelConfig, ViTConfig
 from vitrail.config.recipe import Training
 from vitrail.errors import ConfigError
+
+# Fields that documents do not have which were written before there were any: there they have their defaults.
+ADDED = frozenset({"cosine_scale", "margin", "held_out"})
 
 _WORDS = {kind: word for word, kind in KINDS.items()}
 
@@ -37,6 +40,15 @@ def decode_training(document: object) -> Training:
     return training
 
 
+def complete(document: Any) -> Any:  # noqa: ANN401
+    """Give what `encode_training` wrote with the fields that came later, at their defaults."""
+    return _later(Training) | document if isinstance(document, dict) else document
+
+
+def _later(kind: type) -> dict[str, Any]:
+    return {name: default for name, default in defaults(kind).items() if name in ADDED}
+
+
 def _encode(value: Any) -> Any:  # noqa: ANN401
     if is_dataclass(value):
         inner = {field.name: _encode(getattr(value, field.name)) for field in fields(value)}
@@ -56,8 +68,9 @@ def _decode(value: object, hint: object, where: str) -> object:
         raise ConfigError(f"{where} must be an object with a kind of {', '.join(parts)}; got {got!r}.")
     kind = parts[value["kind"]]
     known, given = hints(kind), value.keys() - {"kind"}
+    value = _later(kind) | value
     for name in sorted(given - known.keys()):
         raise ConfigError(f"{where} has no field {name!r}.{suggest(name, known)}")
-    if missing := sorted(known.keys() - given):
+    if missing := sorted(known.keys() - value.keys()):
         raise ConfigError(f"{where} lacks {', '.join(missing)}.")
     return kind(**{name: _decode(value[name], known[name], f"{where}.{name}") for name in known})

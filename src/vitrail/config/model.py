@@ -128,6 +128,8 @@ class ViTConfig:
     pooling: Pooling = "token"
     representation_width: int | None = None  # of the pre-training head's tanh layer; None: a linear head alone
     head_bias: float = 0.0  # the classifier's first bias: -6.9 or -10 with the sigmoid loss
+    # None: a linear classifier; else logits are this times the cosine between representation and class directions.
+    cosine_scale: float | None = None
     dropout: float = 0.0
     attention_dropout: float = 0.0
     stochastic_depth: float = 0.0  # of the last block; grows linearly from 0 at the first
@@ -151,6 +153,7 @@ class ViTConfig:
             head_bias=number("head_bias", self.head_bias),
             checkpointing=truth("checkpointing", self.checkpointing),
         )
+        _settle(self, cosine_scale=_cosine_scale(self.cosine_scale, self.head_bias))
         one_of("pooling", self.pooling, get_args(Pooling))
         one_of("activation", self.activation, get_args(Activation))
         one_of("norm", self.norm, get_args(Norm))
@@ -232,6 +235,7 @@ class BiTConfig:
     image_size: tuple[int, int] = (224, 224)
     channels: int = 3
     head_bias: float = 0.0
+    cosine_scale: float | None = None  # as ViTConfig's
     epsilon: float = 1e-5
     filter_epsilon: float = 1e-10  # filters are divided by root(variance + epsilon)
     checkpointing: bool = False
@@ -248,6 +252,7 @@ class BiTConfig:
             head_bias=number("head_bias", self.head_bias),
             checkpointing=truth("checkpointing", self.checkpointing),
         )
+        _settle(self, cosine_scale=_cosine_scale(self.cosine_scale, self.head_bias))
         if self.width % NORM_GROUPS:
             raise ConfigError(f"a BiT's width must be a multiple of the {NORM_GROUPS} norm groups; got {self.width}.")
 
@@ -262,6 +267,12 @@ ModelConfig = ViTConfig | BiTConfig
 
 def _classes(value: object) -> int | None:
     return None if value is None else whole("classes", value)
+
+
+def _cosine_scale(value: object, head_bias: float) -> float | None:
+    if value is not None and head_bias:
+        raise ConfigError(f"a classifier by cosines has no bias; got head_bias={head_bias}. Set head_bias=0.")
+    return None if value is None else positive("cosine_scale", value)
 
 
 def _settle(config: object, **values: object) -> None:

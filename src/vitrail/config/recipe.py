@@ -1,6 +1,7 @@
 """How a model is trained: frozen dataclasses, checked once, without torch. The paper's rows are in `recipes`."""
 
 from dataclasses import dataclass
+from math import pi
 from typing import Literal, get_args
 
 from vitrail.config.augment import Augmentation
@@ -106,6 +107,8 @@ class Training:
     hidden: bool = False  # a tanh layer before the head, as the paper pre-trains
     head_bias: float = 0.0
     layer_decay: float | None = None  # each block's rate is this much of the next one's
+    margin: float | None = None  # radians by which an image must be nearer to its class (ArcFace): 0.5; None: none
+    held_out: float = 0.0  # share of the classes that are kept out of training whole, by their names
     dev: float = 0.1  # share of the training images to choose by where the data has no val split
     patience: int | None = None  # evaluations without a better one, after which the run ends and the best is taken
     evaluate_every: int | None = None  # steps; None: ten times a run
@@ -133,7 +136,7 @@ class Training:
         for name in ("dropout", "stochastic_depth"):
             if (value := getattr(self, name)) is not None:
                 self._settle(name, rate(name, value))
-        for name in ("smoothing", "dev", "limit"):
+        for name in ("smoothing", "held_out", "dev", "limit"):
             self._settle(name, rate(name, getattr(self, name)))
         if self.image_size is not None:
             self._settle("image_size", as_size(self.image_size))
@@ -146,6 +149,20 @@ class Training:
         words = {"loss": Loss, "precision": Precision, "compile": Compile, "parallel": Parallel}
         for name, choices in (*words.items(), ("augmenting", Augmenting)):
             one_of(name, getattr(self, name), get_args(choices))
+
+        self._check_margin()
+
+    def _check_margin(self) -> None:
+        if self.margin is None:
+            return
+        self._settle("margin", not_negative("margin", self.margin))
+        if self.margin >= pi:
+            raise ConfigError(f"margin is an angle in radians, under {pi:.2f}; got {self.margin}. Take margin=0.5.")
+        if self.loss != "softmax":
+            raise ConfigError(f"margin belongs to loss=softmax; got loss={self.loss}. Set loss=softmax.")
+        if mixing := [name for name in ("mixup", "cutmix") if getattr(self.augmentation, name)]:
+            cure = " and ".join(f"{name}=0" for name in mixing)
+            raise ConfigError(f"margin needs images of one class each; {' and '.join(mixing)} mix them. Set {cure}.")
 
     def _check_parts(self) -> None:
         kinds = {"optimiser": (Adam, SGD), "schedule": (Schedule,), "augmentation": (Augmentation,)}

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from vitrail.errors import ConfigError
 
 Progress = Callable[[int, int], None]  # how many samples are done, and of how many
 WIDTH = 16  # bytes of a hash
+HELD_OUT = "held out"  # the seed of the classes that are kept out
 # What the paper keeps back of the training images to choose by (appendix B.1.1).
 PAPER_DEV = {
     ("pets", "oxfordpets", "oxfordiiitpet", "oxfordiiitpets"): 0.10,
@@ -66,6 +67,43 @@ class Subset(Source):
         if not 0 <= index < len(self.indices):
             raise IndexError(index)
         return int(self.indices[index])
+
+
+class SomeClasses(Subset):
+    """The samples of some classes of a source, in its order; labels are numbers among these classes."""
+
+    def __init__(self, source: Source, names: Collection[str]) -> None:
+        if missing := sorted(set(names) - set(source.class_names)):
+            raise ConfigError(f"expected classes of the source; it has no {', '.join(missing[:4])}.")
+        kept = tuple(name for name in source.class_names if name in set(names))
+        places = {name: number for number, name in enumerate(kept)}
+        numbers = np.array([*(places.get(name, -1) for name in source.class_names), -1], dtype=np.int64)
+        labels = numbers[np.asarray(source.labels)]  # what has no label, -1, is the last
+        super().__init__(source, np.flatnonzero(labels >= 0))
+        self.class_names = kept
+        self._labels = labels[self.indices]
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the source's, of the numbers chosen, and of the classes."""
+        digest = hashlib.blake2b("\0".join(self.class_names).encode("utf-8", "surrogateescape"), digest_size=WIDTH)
+        digest.update(super().fingerprint.encode())
+        return f"classes-{digest.hexdigest()}"
+
+
+def hold_out(names: Collection[str], share: float) -> tuple[str, ...]:
+    """Choose classes to keep out whole, by a hash of each name, in whatever order they come; one at least stays.
+
+    Of a share over 0 one at least is chosen.
+    """
+    if not share:
+        return ()
+    if len(names) < 2:
+        raise ConfigError(f"held_out needs two classes at least, one of them to train on; got {len(names)}.")
+    count = min(max(round(share * len(names)), 1), len(names) - 1)
+    key = HELD_OUT.encode()
+    order = {name: hashlib.blake2b(name.encode("utf-8", "surrogateescape"), key=key).digest() for name in names}
+    return tuple(sorted(sorted(names, key=lambda name: (order[name], name))[:count]))
 
 
 def hash_of(data: bytes | Pixels) -> bytes:

@@ -1,6 +1,6 @@
 """The paper's initialisation, as the authors' code has it: one table, first match, every parameter in it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from hashlib import blake2b
 from math import sqrt
@@ -39,10 +39,12 @@ def three_xavier_uniform(tensor: Tensor, generator: Generator) -> None:
 
 
 ZERO, ONE = constant(0), constant(1)
+DIRECTIONS = "head.directions.weight"  # of a classifier by cosines
 
 TABLE: tuple[tuple[str, Draw], ...] = (
     ("class_token", ZERO),
     ("positions.*", normal(0.02)),
+    (DIRECTIONS, lecun_normal),  # about as long as the unit vectors that they stand for
     ("head.*", ZERO),
     ("hidden.weight", lecun_normal),
     ("*.projection.weight", lecun_normal),
@@ -66,15 +68,19 @@ TABLE: tuple[tuple[str, Draw], ...] = (
 def initialise(model: nn.Module, *, seed: int, head_bias: float, layer_scale: float | None) -> None:
     """Fill every parameter; what one gets is a function of the seed and its name alone."""
     for name, parameter in model.named_parameters():
-        fresh = torch.empty(
-            parameter.shape, dtype=torch.float32, device="cpu"
-        )  # drawn there, so that every device has the same
-        rule(name)(fresh, _generator(seed, name))
-        parameter.copy_(fresh)
+        parameter.copy_(draw(name, parameter.shape, seed))
         if name == "head.bias":
             parameter.fill_(head_bias)
         elif name.endswith("_scale.weight") and layer_scale is not None:
             parameter.fill_(layer_scale)
+
+
+@torch.no_grad()
+def draw(name: str, shape: Sequence[int], seed: int) -> Tensor:
+    """Give a parameter its first values, on the CPU, so that every device has the same."""
+    fresh = torch.empty(tuple(shape), dtype=torch.float32, device="cpu")
+    rule(name)(fresh, _generator(seed, name))
+    return fresh
 
 
 def rule(name: str) -> Draw:

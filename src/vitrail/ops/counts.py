@@ -135,7 +135,7 @@ def parameters(config: ModelConfig) -> Parts:
         # In v2 units a norm reads what the convolution reads; the shortcut and the root have none, the end has one.
         norms = sum(2 * conv.inward for conv in convs if conv.part not in ("root", "shortcut"))
         last = config.representation
-        return Parts(convolutions=weights, norms=norms + 2 * last, head=(last + 1) * (config.classes or 0))
+        return Parts(convolutions=weights, norms=norms + 2 * last, head=_classifier(config))
     width, layers = config.width, config.layers
     hidden = config.representation_width
     ends = 2 * width if config.norm == "pre" else 0
@@ -148,7 +148,7 @@ def parameters(config: ModelConfig) -> Parts:
         norms=layers * (4 if config.layer_scale is None else 6) * width
         + ends
         + sum(2 * conv.outward for conv in convs),
-        head=(config.representation + 1) * (config.classes or 0) + ((width + 1) * hidden if hidden else 0),
+        head=_classifier(config) + ((width + 1) * hidden if hidden else 0),
     )
 
 
@@ -184,6 +184,11 @@ def training_flops(config: ModelConfig) -> int:
 def exaflops(config: ModelConfig, *, images: float) -> float:
     """ExaFLOPs of pre-training on so many images, by the convention of the paper's Table 6: six a real tap."""
     return 6 * forward_macs(config, padding=False).backbone * images / EXA
+
+
+def _classifier(config: ModelConfig) -> int:
+    """Count the classifier's weights and, where it is linear, its biases."""
+    return (config.representation + (config.cosine_scale is None)) * (config.classes or 0)
 
 
 def _patch_values(config: ViTConfig) -> int:

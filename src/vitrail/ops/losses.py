@@ -1,5 +1,6 @@
 """Losses of logits against shares of the classes: one number for every image."""
 
+from math import cos, sin
 from typing import Literal, assert_never
 
 import torch
@@ -7,10 +8,25 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+NARROW = 1e-6  # squared sine under which an angle counts as none: its gradient would have no bound
+
 
 def smooth(targets: Float[Tensor, "B K"], share: float) -> Float[Tensor, "B K"]:
     """Spread a share of every target over all classes (Szegedy et al., 2016); what has no label keeps none."""
     return targets * (1 - share) + targets.sum(dim=1, keepdim=True) * (share / targets.shape[1]) if share else targets
+
+
+def with_margin(
+    logits: Float[Tensor, "B K"], targets: Float[Tensor, "B K"], scale: float, margin: float
+) -> Float[Tensor, "B K"]:
+    """Give scaled cosines with the target's as if its angle were larger by the margin (ArcFace, Deng et al. 2019).
+
+    s cos(angle + m); where that angle passes pi, s (cos(angle) - m sin(m)), which goes on falling.
+    """
+    cosine = logits.float() / scale
+    sine = (1 - cosine.square()).clamp(min=NARROW).sqrt()
+    moved = torch.where(cosine > -cos(margin), cosine * cos(margin) - sine * sin(margin), cosine - margin * sin(margin))
+    return torch.where(targets > 0, scale * moved, logits.float())
 
 
 def loss_of(

@@ -192,15 +192,22 @@ def _vit(config: ViTConfig, step: Step) -> Iterator[Stretch]:
             entry=line * FULL,
         )
     logits = step.batch * (config.classes or 0)
+    directions = _directions(config)
     held = config.pooling == "max" or (config.pooling == "token" and item == FULL)  # the norm's output, all of it
     yield Stretch(
         name="head",
         weights=count.head + (2 * width if config.norm == "pre" else 0),
-        cast=count.head,
+        cast=count.head - directions,
+        copies=2 * FULL * directions,
         kept=line * FULL + rates + (line * FULL if held else 0) + logits * (item + 2 * FULL),
         forward=2 * line * FULL + logits * item,
         backward=2 * line * FULL + logits * FULL,
     )
+
+
+def _directions(config: ModelConfig) -> int:
+    """Count the weights of a classifier by cosines, which are brought to length one in single precision."""
+    return 0 if config.cosine_scale is None else config.representation * (config.classes or 0)
 
 
 def _map(step: Step, channels: int, size: tuple[int, int]) -> int:
@@ -262,11 +269,13 @@ def _bit(config: BiTConfig, step: Step) -> Iterator[Stretch]:
         )
     last = others[-1]
     features = _map(step, config.representation, last.out)
+    directions = _directions(config)
     logits = step.batch * (config.classes or 0)
     yield Stretch(
         name="head",
         weights=parameters(config).head + 2 * config.representation,
-        cast=parameters(config).head,
+        cast=parameters(config).head - directions,
+        copies=2 * FULL * directions,
         kept=features * 2 * norm + logits * (item + 2 * FULL),
         forward=features * 3 * norm + logits * item,
         backward=features * 2 * norm + logits * FULL,

@@ -17,7 +17,7 @@ from vitrail.data.loader import Batch, Skip
 from vitrail.data.transforms.upload import upload
 from vitrail.errors import ConfigError
 from vitrail.models import give_keys
-from vitrail.ops.losses import loss_of, smooth
+from vitrail.ops.losses import loss_of, smooth, with_margin
 from vitrail.ops.order import key, mix
 from vitrail.ops.schedules import decay_at, rate_at
 from vitrail.train.group import Group
@@ -133,12 +133,20 @@ def take_part(plan: Plan, state: State, part: Batch, scale: float) -> Tensor:
     give_keys(state.model, upload(sample_keys(part, plan.config.seed), part.images.device))
     with plan.autocast(), attention_draws(plan, state, part):
         logits = plan.forward(part.images)
-    losses = loss_of(logits, smooth(part.targets, plan.config.smoothing), plan.config.loss)
+    losses = loss_of(
+        harden(plan, state, logits, part.targets), smooth(part.targets, plan.config.smoothing), plan.config.loss
+    )
     loss = losses.sum() * scale
     loss.backward()
     if real:
         state.tally.add(losses[:real].detach(), logits[:real].detach(), part.targets[:real])
     return loss.detach()
+
+
+def harden(plan: Plan, state: State, logits: Tensor, targets: Tensor) -> Tensor:
+    """Take the margin off the target's logit where there is one; what is tallied stays without."""
+    margin, scale = plan.config.margin, state.model.config.cosine_scale
+    return logits if margin is None or scale is None else with_margin(logits, targets, scale, margin)
 
 
 @contextmanager

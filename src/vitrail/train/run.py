@@ -15,7 +15,7 @@ import torch
 from vitrail.checkpoint.place import BEGUN, RUN_FILES, checkpoints_of, read_document
 from vitrail.checkpoint.run import renew_run, write_documents
 from vitrail.config import encode, to_document
-from vitrail.config.codec import encode_training
+from vitrail.config.codec import complete, encode_training
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.files import writing
 from vitrail.train.checkpoints import check, read_into
@@ -24,7 +24,7 @@ from vitrail.train.group import Group, joined
 from vitrail.train.interrupt import listening
 from vitrail.train.loop import train
 from vitrail.train.prepare import Measure, Ready, card_of, circumstances, prepare
-from vitrail.train.task import CUT, Parts, Task, choose_parts, cut_dev
+from vitrail.train.task import CUT, Parts, Task, choose_parts, cut_dev, keep_classes, told_of
 
 DONE, RESOLVED, LEFT_OUT, LOCK = "summary.json", "resolved.json", "left_out.json", ".lock"
 # What a killed run leaves of a file that it was writing.
@@ -67,11 +67,13 @@ def run(task: Task, measure: Measure, tell: Tell) -> Outcome:
         done = read_done(task.out)
         if done is not None:
             return done
-        cut = None
+        splits, cut = keep_classes(task.splits, task.training.held_out), None
         with group.leader_writes() as leads:
             if leads:
-                cut = cut_dev(task.splits, task.training.dev, task.out / CUT, progress=reading(tell))
-        parts = choose_parts(task.splits, group.from_leader(cut))
+                cut = cut_dev(splits, task.training.dev, task.out / CUT, progress=reading(tell))
+        parts = choose_parts(splits, group.from_leader(cut))
+        if task.training.held_out:
+            say(told_of(task.splits, parts))
         if len(parts.train.class_names) == 1:
             say("there is one class alone: nothing to learn from it")
         if parts.val is None and task.training.patience is not None:
@@ -140,7 +142,9 @@ def begin(task: Task) -> None:
     if not checkpoints_of(task.out) and not (task.out / DONE).exists():  # nothing was trained yet: nothing is lost
         write_documents(task.out, {BEGUN: asked})
         return
-    if differing := sorted(differences(read_document(task.out / BEGUN), json.loads(json.dumps(asked)))):
+    begun = read_document(task.out / BEGUN)
+    begun["training"] = complete(begun.get("training"))
+    if differing := sorted(differences(begun, json.loads(json.dumps(asked)))):
         raise ConfigError(
             f"{task.out} was begun otherwise: {'; '.join(differing[:6])}. Say the same again to go on, "
             "or give another --out."

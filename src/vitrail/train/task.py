@@ -10,18 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.checkpoint.load import config_of, load
+from vitrail.checkpoint.place import BEGUN, read_document
 from vitrail.config import Card, ModelConfig, ViTConfig, parse, row
 from vitrail.config.recipe import Training
 from vitrail.config.recipes import adjust, fit
 from vitrail.data.loader import Loader
 from vitrail.data.source import Source
-from vitrail.data.splits import Subset, split
+from vitrail.data.splits import SomeClasses, Subset, hold_out, split
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.files import replacing
 from vitrail.models import Model, create
+from vitrail.models.base import CosineHead
+from vitrail.models.initialise import DIRECTIONS, draw
 
 CUT = "split.npz"
 DEV_SEED = 0  # one dev split for all seeds of a run
+SCALE = 32.0  # of the cosines where a margin is asked for and no scale
 TIMES = 10  # evaluations and checkpoints of a run, where nothing else is said
 
 
@@ -95,6 +99,29 @@ def kept_back(run: Path, source: Source) -> Subset | None:
     return None if cut is None or not len(cut[1]) else Subset(source, cut[1])
 
 
+def keep_classes(splits: Mapping[str, Source], share: float) -> Mapping[str, Source]:
+    """Keep a share of the training split's classes out of every split, whole: nothing of them is learned."""
+    if not share:
+        return splits
+    gone = set(hold_out(training_split(splits).class_names, share))
+    return {name: SomeClasses(source, [*(set(source.class_names) - gone)]) for name, source in splits.items()}
+
+
+def told_of(splits: Mapping[str, Source], parts: Parts) -> str:
+    """Say how many classes are kept out, and what is left."""
+    every, left = len(training_split(splits).class_names), len(parts.train.class_names)
+    return f"{every - left} of {every} classes kept out whole: {len(parts.train):,} images of {left} to train on"
+
+
+def without_held_out(run: Path, source: Source) -> Source:
+    """Give a source without the classes that a run kept out of its training; as it is where it kept none."""
+    try:
+        share = float(read_document(run / BEGUN)["training"]["held_out"])
+    except (CheckpointError, KeyError, TypeError, ValueError):
+        return source
+    return keep_classes({"all": source}, share)["all"]
+
+
 def choose_parts(splits: Mapping[str, Source], cut: Cut | None) -> Parts:
     """Take the splits that there are, and what was cut from the training images."""
     whole = training_split(splits)
@@ -138,9 +165,16 @@ def build_model(task: Task, training: Training, classes: tuple[str, ...]) -> Mod
     if training.image_size is not None:
         changes["image_size"] = training.image_size
     changes["classes"] = len(classes)
-    if is_checkpoint(task.model):
-        fitting = _for_kind(changes, type(config_of(task.model)))
-        model = load(task.model, **fitting)  # pyright: ignore[reportArgumentType]
+    known = config_of(task.model) if is_checkpoint(task.model) else None
+    if training.margin is not None:
+        changes.setdefault("cosine_scale", known.cosine_scale or SCALE if known else SCALE)
+        if changes["cosine_scale"] is None:
+            raise ConfigError("margin needs a classifier by cosines. Leave model.cosine_scale out, or set margin=none.")
+    if known is not None:
+        model = load(task.model, **_for_kind(changes, type(known)))  # pyright: ignore[reportArgumentType]
+        if isinstance(model.head, CosineHead):  # directions are drawn, and a run has its own
+            weight = model.head.directions.weight
+            weight.data.copy_(draw(DIRECTIONS, weight.shape, training.seed))
     else:
         kind, values = row(task.model)
         if training.hidden and kind is ViTConfig:
