@@ -13,7 +13,7 @@ from vitrail.errors import ConfigError
 from vitrail.evaluate import fewshot
 from vitrail.evaluate.shots import Settings, choose_shots
 
-CASES = json.loads((Path(__file__).parents[1] / "reference" / "cases" / "fewshot.json").read_text())
+CASES = json.loads((Path(__file__).parents[1] / "reference" / "fewshot.json").read_text())
 CELLS = [(number, cell) for number, case in enumerate(CASES) for cell in case["accuracy"]]
 
 
