@@ -144,8 +144,8 @@ def test_splits_of_other_classes_are_refused() -> None:
     pixels = np.zeros((4, 8, 8, 3), dtype=np.uint8)
     train, test = (MemorySource(pixels, [0, 1, 0, 1], names) for names in (("a", "b"), ("b", "a")))
     with pytest.raises(DataError, match="the classes of test are not those of train"):
-        choose_sets({"train": train, "test": test})
+        choose_sets({"train": train, "test": test}, "m")
     with pytest.raises(DataError, match="expected a train split"):
-        choose_sets({"test": test})
+        choose_sets({"test": test}, "m")
     with pytest.raises(DataError, match="1 images are too few"):
-        choose_sets({"all": MemorySource(pixels[:1], [0], ("a",))})
+        choose_sets({"all": MemorySource(pixels[:1], [0], ("a",))}, "m")

@@ -98,6 +98,24 @@ def test_other_shots_and_seeds_reuse_the_features_that_are_there() -> None:
     assert more.cells[0] == first.cells[0]
 
 
+def test_every_seed_draws_images_of_its_own() -> None:
+    train, test = scenes(90, 0), scenes(40, 1)
+    train._labels = np.roll(train.labels, 1)  # nothing to learn: each draw guesses otherwise
+    table = few_shot_table(small(), (train, test), HOW, Settings(shots=(1,), seeds=(0, 1, 2, 3)))
+    assert len(set(table.cells[0].accuracy["logistic"])) > 1
+
+
+def test_features_that_are_not_finite_and_one_class_alone_are_refused() -> None:
+    model, train, test = small(), scenes(50, 0), scenes(17, 1)
+    with torch.no_grad():
+        model.get_parameter("norm.weight").fill_(3e38)
+    with pytest.raises(DataError, match="some features are not finite"):
+        few_shot_table(model, (train, test), HOW, Settings(shots=(1,), seeds=(0,)))
+    alone = MemorySource(np.zeros((3, 8, 12, 3), np.uint8), [0, 0, 0], ("a",))
+    with pytest.raises(DataError, match="one class alone"):
+        few_shot_table(small(), (alone, alone), HOW, Settings(shots=(1,), seeds=(0,)))
+
+
 def test_all_images_are_one_draw_whatever_the_seeds() -> None:
     table = few_shot_table(small(), (scenes(50, 0), scenes(17, 1)), HOW, Settings(shots=(None,), seeds=(0, 1, 2)))
     (cell,) = table.cells

@@ -1,6 +1,6 @@
 """Rows of images: each once, in order, used again only where nothing has changed."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from vitrail.config import Card
 from vitrail.config.card import Preprocessing
 from vitrail.errors import DataError
 from vitrail.evaluate import rows as module
+from vitrail.evaluate.answers import read_answers
 from vitrail.evaluate.passes import Pass, Rows
 from vitrail.evaluate.rows import rows_of
 from vitrail.models import Model
@@ -36,6 +37,7 @@ class Asking:
 @pytest.fixture(autouse=True)
 def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PART", 11)
+    monkeypatch.setattr(module, "FEW", 11)
 
 
 def rows(model: Model, source: Pictures, how: Pass | None = None, **asked: Any) -> tuple[Rows, int]:
@@ -197,3 +199,53 @@ def test_a_model_that_trains_is_asked_without_its_dropout_and_trains_on() -> Non
     found, _ = rows(model, source)
     assert model.training
     np.testing.assert_allclose(found.values["logits"], logits_of(model.eval(), source), atol=1e-5)
+
+
+def test_rows_of_other_samples_stay_where_some_are_added() -> None:
+    model, source = guessing(), Pictures(9)
+    asked = np.array([0, 1, 2]), np.array([2, 3, 4]), np.array([0, 1, 3])
+    assert [rows(model, source, samples=some)[0].reused for some in asked] == [0, 1, 3]
+
+
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_cores_that_go_each_their_way_give_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FEW", 1000)
+    model, source = guessing(), Pictures(47).spoil(5, 20)
+    told: list[int] = []
+    how = passing(keeps=False, progress=lambda done, total: told.append(done))
+    found = rows_of(model, source, "answers", read_answers, how)
+    assert torch.get_num_threads() == 3
+    torch.set_num_threads(1)
+    alone = rows_of(model, source, "answers", read_answers, passing(keeps=False))
+    np.testing.assert_array_equal(found.samples, [index for index in range(47) if index not in (5, 20)])
+    assert found.skipped == alone.skipped
+    for name, values in alone.values.items():
+        np.testing.assert_allclose(found.values[name], values, rtol=1e-4, atol=1e-6)
+    assert told == sorted(told)
+    assert told[-1] == 47
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_one_core_that_fails_stops_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FEW", 1000)
+    source, asked = Pictures(400), 0
+
+    def read(model: Model, images: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        nonlocal asked
+        asked += 1
+        if asked == 7:
+            raise RuntimeError("broken")
+        return {"labels": labels}
+
+    with pytest.raises(RuntimeError, match="broken"):
+        rows_of(guessing(), source, "labels", read, passing(keeps=False))
+    assert asked < 60  # of 100 batches
+    assert torch.get_num_threads() == 3

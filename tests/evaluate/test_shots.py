@@ -91,6 +91,11 @@ def test_features_that_do_not_fit_are_refused() -> None:
         fewshot(train[:-1], labels, test, answers, **given)
     with pytest.raises(ConfigError, match=r"test_features must be rows of numbers"):
         fewshot(train, labels, test[0], answers, **given)
+    expected = fewshot(train[:, ::-1].copy(), labels, test[:, ::-1].copy(), answers, **given)
+    assert fewshot(train[:, ::-1], labels, test[:, ::-1], answers, **given) == expected
+    assert fewshot(train[:, ::-1].tolist(), labels, test[:, ::-1].astype(object), answers, **given) == expected
+    with pytest.raises(ConfigError, match=r"train_features must be rows of numbers"):
+        fewshot(np.array([["a"]]), [0], test, answers, **given)
     broken = test.copy()
     broken[3, 4] = np.nan
     with pytest.raises(ConfigError, match=r"test_features must be finite"):

@@ -20,9 +20,9 @@ def clouds(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("neighbours", [1, 5, 20])
-@pytest.mark.parametrize("at_once", [7, 2048])
+@pytest.mark.parametrize("at_once", [7 * 83, 2**24])
 def test_votes_are_scikit_learns(neighbours: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probes, "ROWS", at_once)
+    monkeypatch.setattr(probes, "MOST", at_once)
     (features, labels), (others, _) = clouds(83), clouds(40, seed=1)
     votes = neighbour_votes(features, labels, others, classes=4, neighbours=neighbours, temperature=0.07)
     weights: Any = lambda distance: np.exp(-distance / 0.07)  # noqa: E731
@@ -40,8 +40,9 @@ def test_all_vote_where_there_are_fewer_than_asked_for() -> None:
     torch.testing.assert_close(votes[0], expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("l2", [0.3, 1e-3])
-def test_logistic_regression_is_scikit_learns(l2: float) -> None:
+@pytest.mark.parametrize(("l2", "at_once"), [(0.3, 2**24), (1e-3, 2**24), (1e-3, 4 * 11)])
+def test_logistic_regression_is_scikit_learns(l2: float, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "MOST", at_once)
     (features, labels), (others, _) = clouds(150), clouds(40, seed=1)
     fitted = fit_logistic(features, labels, classes=4, l2=l2)
     white = fitted.whitening(features).numpy()

@@ -47,7 +47,8 @@ def test_a_cut_is_by_content_and_is_read_again(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again[1], cut[1])
     kept = kept_back(tmp_path, splits["all"])
     assert kept is not None
-    np.testing.assert_array_equal(kept.indices, cut[1])
+    np.testing.assert_array_equal(kept[0].indices, cut[0])
+    np.testing.assert_array_equal(kept[1].indices, cut[1])
     assert kept_back(tmp_path, images_of(40, seed=1)) is None  # other images
     other = cut_dev(splits, 0.5, tmp_path / CUT)
     assert other is not None

@@ -44,12 +44,16 @@ def read_card(opened: Opened) -> Card:
     return Card(provenance=provenance, class_names=names, preprocessing=how)
 
 
+CLASSES = {"class_names": "names", "seen": "seen"}  # in classes.json
+
+
 def read_run_card(folder: Path, opened: Opened) -> Card:
     """Read the documents of a run folder, strictly."""
     try:
         parts: dict[str, Any] = {}
         if (path := folder / "classes.json").is_file():
-            parts["class_names"] = texts("class_names", read_document(path).get("names"))
+            said = read_document(path)
+            parts = {key: texts(key, said[word]) for key, word in CLASSES.items() if word in said}
         if (path := folder / "preprocessing.json").is_file():
             parts["preprocessing"] = from_document(Preprocessing, read_document(path))
         if (path := folder / "provenance.json").is_file():

@@ -145,7 +145,7 @@ def prepare(
         old, new = opened.found.config, request.target(opened.found.config)
         card = read_card(opened)
         if request.classes is not None:  # those of the old head are no longer the model's
-            card = replace(card, class_names=None)
+            card = card.without_names()
         check(new, card)
         weights = read_weights(opened, dtype)
         weights, changes = adapt(weights, old, new, new_head=request.classes is not None)

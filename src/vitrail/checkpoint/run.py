@@ -41,8 +41,9 @@ def run_documents(config: ModelConfig, card: Card) -> dict[str, Any]:
         "config.json": {"format": FORMAT, "vitrail": vitrail.__version__, "model": encode(config), **grid}
     }
     documents["preprocessing.json"] = to_document(card.preprocessing)
-    if card.class_names is not None:
-        documents["classes.json"] = {"names": list(card.class_names)}
+    classes = {"names": card.class_names, "seen": card.seen or None}
+    if known := {word: list(names) for word, names in classes.items() if names is not None}:
+        documents["classes.json"] = known
     if card.provenance is not None:
         documents["provenance.json"] = to_document(card.provenance)
     if card.metrics:

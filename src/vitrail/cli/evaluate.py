@@ -1,10 +1,12 @@
 """`vitrail evaluate`: how good a model is on images with labels, where it errs, and whether another is better."""
 
+import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+import numpy as np
 import typer
 
 from vitrail.cli.data import Pipe, Where
@@ -87,11 +89,15 @@ def evaluate(
     from vitrail.evaluate.results import document_of, write_document
     from vitrail.files import write_bytes
 
-    source, said = choose_images(open_data(data, allow_pipe=allow_pipe), run, data, split)
+    runs = [run] if against is None else [run, against]
+    splits = open_data(data, allow_pipe=allow_pipe)
+    source, said, doubts = choose_images(splits, runs, data, split, mapped=mapping is not None)
     with measuring(
         device, batch=batch, workers=workers, limit=limit, precision=precision, fresh=fresh, quiet=quiet
     ) as work:
-        opened = [_open(each, source, labels, mapping, work) for each in (run, against) if each is not None]
+        for doubt in doubts:
+            work.say(doubt)
+        opened = [_open(each, source, labels, mapping, work) for each in runs]
         first, *others = [_ask(each, source, work) for each in opened]  # after all are known to fit
         if not work.how.group.leads:
             return
@@ -110,17 +116,31 @@ def evaluate(
         show_evaluation(document, out)
 
 
-def choose_images(splits: "Mapping[str, Source]", run: str, data: str, split: str | None) -> "tuple[Source, str]":
-    """Choose the images to measure a run on, and say which they are."""
-    from vitrail.train.task import kept_back, without_held_out
+def choose_images(
+    splits: "Mapping[str, Source]", runs: Sequence[str], data: str, split: str | None, *, mapped: bool = False
+) -> "tuple[Source, str, list[str]]":
+    """Choose the images to measure runs on, say which they are, and what makes their numbers doubtful."""
+    from vitrail.data.splits import Subset
+    from vitrail.train.task import kept_back, was_trained_on, without_held_out
 
     chosen = choose_split(splits, data, split)
-    folder = Path(run).expanduser()
-    source = without_held_out(folder, splits[chosen])
+    folders = [Path(run).expanduser() for run in runs]
+    source = splits[chosen] if mapped else without_held_out(folders[0], splits[chosen])
     gone = len(splits[chosen].class_names) - len(source.class_names)
     more = f", without the {gone} classes that it kept out of training" if gone else ""
-    part = kept_back(folder, source) if split is None and chosen in ("all", "train") else None
-    return (source, chosen + more) if part is None else (part, f"those of {chosen} that the run kept back{more}")
+    cuts = [kept_back(folder, source) for folder in folders]
+    if split is None and chosen in ("all", "train") and any(cuts):
+        kept = [cut[1].indices for cut in cuts if cut is not None]
+        numbers = functools.reduce(np.intersect1d, kept)
+        if not len(numbers):
+            raise DataError("the two runs kept back other images each: there is none that neither was trained on.")
+        more = f"those of {chosen} that the {'run' if len(kept) == 1 else 'two runs'} kept back{more}"
+        unsure = [run for run, folder, cut in zip(runs, folders, cuts, strict=True) if cut is None]
+        doubts = [f"{run} may have been trained on these images, which it did not keep back" for run in unsure]
+        return Subset(source, numbers), more, doubts
+    trained = [run for run, folder in zip(runs, folders, strict=True) if was_trained_on(folder, source)]
+    doubts = [f"{run} may have been trained on these images" for run in trained if chosen in ("all", "train")]
+    return source, chosen + more, doubts
 
 
 def _open(run: str, source: "Source", labels: str | None, mapping: str | None, work: Work) -> Opened:

@@ -47,8 +47,9 @@ def _headline(document: Mapping[str, Any]) -> list[str]:
         full = [part for part in found["bins"] if part["images"]]
         count = sum(part["images"] for part in full)
         sure, right = (sum(part[what] * part["images"] for part in full) / count for what in ("confidence", "accuracy"))
-        words = "surer than it is right" if sure > right else "less sure than it is right"
-        lines.append(f"calibration error {found['error']:.2%}; mean confidence {sure:.2%}, {words}")
+        words = ", surer than it is right" if sure > right else ", less sure than it is right"
+        words = "" if abs(sure - right) < 0.0005 else words
+        lines.append(f"calibration error {found['error']:.2%}; mean confidence {sure:.2%}{words}")
     return lines
 
 

@@ -73,7 +73,7 @@ def fewshot(
         probes=_words(probes),
         neighbours=neighbours,
     )
-    sets, said = choose_sets(open_data(data, allow_pipe=allow_pipe))
+    sets, said = choose_sets(open_data(data, allow_pipe=allow_pipe), run)
     with measuring(
         device, batch=batch, workers=workers, limit=limit, precision=precision, fresh=fresh, quiet=quiet
     ) as work:
@@ -94,11 +94,11 @@ def fewshot(
         show(table, settings, said)
 
 
-def choose_sets(splits: "Mapping[str, Source]") -> "tuple[tuple[Source, Source], str]":
-    """Find the images to learn from and those to test on; one split alone is split by content."""
+def choose_sets(splits: "Mapping[str, Source]", run: str) -> "tuple[tuple[Source, Source], str]":
+    """Find the images to learn from and those to test on; one split alone as the run cut it, or else by content."""
     from vitrail.data.sources.remote import RemoteShards
     from vitrail.data.splits import split
-    from vitrail.train.task import training_split
+    from vitrail.train.task import kept_back, training_split, was_trained_on
 
     train = training_split(splits)
     if isinstance(train, RemoteShards):
@@ -110,10 +110,14 @@ def choose_sets(splits: "Mapping[str, Source]") -> "tuple[tuple[Source, Source],
         return (train, splits[name]), f"learned from train, tested on {name}"
     if not train.class_names:
         raise DataError("the images have no labels. Expected a folder for each class, or a column of labels.")
+    folder = Path(run).expanduser()
+    if (cut := kept_back(folder, train)) is not None:
+        return cut, "learned from the images that the run was trained on, tested on those that it kept back"
     parts = split(train, {"train": 0.8, "test": 0.2}, seed=0)
     if not len(parts["train"]) or not len(parts["test"]):
         raise DataError(f"{len(train)} images are too few to learn from some and test on others.")
-    return (parts["train"], parts["test"]), "learned from 80 % of the images, tested on the other 20 %"
+    known = ", which the model was trained on too" if was_trained_on(folder, train) else ""
+    return (parts["train"], parts["test"]), f"learned from 80 % of the images, tested on the other 20 %{known}"
 
 
 def show(table: "Table", settings: "Settings", said: str) -> None:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from vitrail.cli.machine import usual_workers
+from vitrail.cli.render import harmless
 from vitrail.config.check import one_of, rate, whole
 from vitrail.errors import DataError
 
@@ -26,6 +27,8 @@ Precision = Annotated[str, typer.Option(help="float32 or bfloat16.")]
 Limit = Annotated[float, typer.Option(help="Share of images that may be unreadable.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Compute everything again; use and keep nothing.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show nothing but errors and the result.")]
+# What names the work, what moves the bar, what says a line that stays.
+Shown = tuple[Callable[[str], None], Callable[[int, int], None], Callable[[str], None]]
 CPU_BATCH, GPU_BATCH = 16, 256  # a small one stays in a CPU's cache: a fifth faster than 64
 
 
@@ -34,12 +37,13 @@ class Work:
     """How to go through images, and how to tell people what is going on."""
 
     how: "Pass"
-    tell: Callable[[str], None]
+    tell: Callable[[str], None]  # what is being done
+    say: Callable[[str], None]  # what should stay on the screen
 
 
 def choose_split(splits: "Mapping[str, Source]", data: str, split: str | None) -> str:
     """Give the split that is named, or test, or val, or the only one."""
-    chosen = split or next((name for name in ("test", "val") if name in splits), None)
+    chosen = split or next((name for name in ("test", "val", "dev") if name in splits), None)
     if chosen is None and len(splits) == 1:
         return next(iter(splits))
     if chosen is None or chosen not in splits:
@@ -67,7 +71,7 @@ def measuring(
     keep_memory()
     with joined(device) as group:
         gpu = group.device.type == "cuda"
-        with showing_progress(quiet=quiet or not group.leads) as (tell, advance):
+        with showing_progress(quiet=quiet or not group.leads) as (tell, advance, say):
             how = Pass(
                 group=group,
                 batch=(GPU_BATCH if gpu else CPU_BATCH) if batch is None else whole("batch", batch),
@@ -77,18 +81,22 @@ def measuring(
                 keeps=not fresh,
                 progress=advance,
             )
-            yield Work(how=how, tell=tell)
+            yield Work(how=how, tell=tell, say=say)
 
 
 @contextmanager
-def showing_progress(*, quiet: bool) -> Iterator[tuple[Callable[[str], None], Callable[[int, int], None]]]:
-    """Show a bar on a terminal, lines elsewhere; give what names the work, and what moves the bar."""
+def showing_progress(*, quiet: bool) -> Iterator[Shown]:
+    """Show a bar on a terminal, lines elsewhere; give what names the work, what moves the bar, and what says a line."""
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     if quiet:
-        yield (lambda text: None), (lambda done, total: None)
+        yield (lambda text: None), (lambda done, total: None), (lambda text: None)
         return
+
+    def say(text: str) -> None:
+        console.print(harmless(text), markup=False)
+
     if not console.is_terminal:
-        yield (lambda text: console.print(f"{text} ...", markup=False)), (lambda done, total: None)
+        yield (lambda text: say(f"{text} ...")), (lambda done, total: None), say
         return
     columns = (BarColumn(bar_width=16), MofNCompleteColumn(), TimeRemainingColumn(compact=True))
     with Progress(*columns, TextColumn("{task.description}"), console=console, transient=True) as bar:
@@ -97,4 +105,4 @@ def showing_progress(*, quiet: bool) -> Iterator[tuple[Callable[[str], None], Ca
         def tell(text: str) -> None:
             bar.reset(task, description=text, total=None)
 
-        yield tell, lambda done, total: bar.update(task, completed=done, total=total)
+        yield tell, (lambda done, total: bar.update(task, completed=done, total=total)), say

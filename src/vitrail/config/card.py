@@ -72,6 +72,7 @@ class Card:
     """All of it."""
 
     class_names: tuple[str, ...] | None = None
+    seen: tuple[str, ...] = ()  # names of other classes that earlier weights were trained on
     preprocessing: Preprocessing = Preprocessing()
     provenance: Provenance | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -79,10 +80,15 @@ class Card:
     def __post_init__(self) -> None:
         if self.class_names is not None:
             object.__setattr__(self, "class_names", texts("class_names", self.class_names))
+        object.__setattr__(self, "seen", texts("seen", self.seen))
         if not isinstance(self.metrics, Mapping) or not all(isinstance(name, str) for name in self.metrics):
             raise ConfigError(f"metrics must be numbers by name; got {self.metrics!r}.")
         for name, value in self.metrics.items():
             number(f"metric {name}", value)
+
+    def without_names(self) -> "Card":
+        """Give it for another classifier: the classes so far are remembered as seen."""
+        return replace(self, class_names=None, seen=tuple(sorted({*(self.class_names or ()), *self.seen})))
 
 
 def texts(name: str, value: object) -> tuple[str, ...]:

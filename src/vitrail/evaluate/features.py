@@ -63,6 +63,8 @@ def few_shot_table(
     known = features_of(model, train, how, wanted_samples(labels, classes, settings))
     tell("features of the test images")
     others = features_of(model, test, how, np.flatnonzero(np.asarray(test.labels) >= 0))
+    if not all(np.isfinite(rows.values["features"]).all() for rows in (known, others)):
+        raise DataError("some features are not finite: the model has diverged, or bfloat16 is too coarse for it.")
     features, answers = torch.from_numpy(known.values["features"]), torch.from_numpy(known.labels)
     measured = torch.from_numpy(others.values["features"]), torch.from_numpy(others.labels)
     cells = []
@@ -98,6 +100,8 @@ def wanted_samples(labels: NDArray[np.int64], classes: int, settings: Settings) 
     """Give the training images that any shots and seed take; fewer shots are the first of more."""
     if not (labels >= 0).any():
         raise DataError("the training images have no labels. Expected a folder for each class, or a column of labels.")
+    if classes < 2:
+        raise DataError("there is one class alone: nothing to tell apart. Give images of two classes or more.")
     if None in settings.shots:
         return np.flatnonzero(labels >= 0)
     most = max(shots for shots in settings.shots if shots is not None)

@@ -90,6 +90,8 @@ def read_mapping(path: str | Path, source: Source, classes: Classes) -> Given:
             'Such as {"alarm_clock": ["analog clock", 530]}.'
         )
     loose = {_loose(name): entry for name, entry in document.items()}
+    if len(loose) < len(document):
+        raise DataError(f"{path}: several names are spelled like {_twice([_loose(name) for name in document])!r}.")
     none: list[Any] = []
     entries = [document.get(name, loose.get(_loose(name), none)) for name in source.class_names]
     if source.class_names and all(entry is none for entry in entries):
@@ -132,6 +134,8 @@ def _places(path: str | Path, names: Sequence[str], count: int) -> list[int]:
     stems = [_base(name).rpartition(".")[0] or _base(name) for name in names]
     numbers = [int(found[1]) for stem in stems if (found := NUMBERED.search(stem))]
     if len(numbers) == len(names):
+        if len(set(numbers)) < len(numbers):
+            raise DataError(f"{path}: several images have the number {_twice(list(map(str, numbers)))}.")
         wrong = next((name for name, number in zip(names, numbers, strict=True) if not 1 <= number <= count), None)
         if wrong is not None:
             raise DataError(f"{path} has {count:,} entries, and none for {wrong}. Check that it is of this data.")

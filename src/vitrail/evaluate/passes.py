@@ -69,6 +69,7 @@ def compute_rows(model: Model, source: Source, numbers: NDArray[np.int64], read:
     gone = sorted(skip._replace(sample=int(numbers[skip.sample])) for share in shares for skip in share.skipped)
     places = np.concatenate([share.places for share in shares])
     order = np.argsort(places, kind="stable")
+    assert len(np.unique(places)) == len(places) == len(numbers) - len(gone), "each image counts once"
     found = numbers[places[order]]
     names = some[0].values if some else ()
     return Rows(
@@ -102,7 +103,8 @@ def _share_of_process(model: Model, part: Subset, read: Read, how: Pass) -> list
     Cores that share out batches are a fifth faster than cores that share out every product of matrices.
     """
     cores = torch.get_num_threads() if how.group.device.type == "cpu" and how.workers == 0 else 1
-    lanes = min(cores, max(len(part) // how.batch, 1))
+    lanes = int(min(min(row) for row in how.group.rows(cores)))  # as many in every process, which share them out
+    lanes = min(lanes, max(len(part) // (how.batch * how.group.ranks), 1))
     advance, stop = _counting(how, len(part)), Event()
     if lanes == 1:
         return [_go_through(model, part, read, how, 0, 1, advance, stop)]

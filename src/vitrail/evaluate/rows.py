@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vitrail import __version__
 from vitrail.config import encode, to_document
 from vitrail.data.source import Source, check_limit
 from vitrail.data.sources.memory import fingerprint_of
@@ -27,6 +28,7 @@ from vitrail.files import cache_folder, replacing, writing
 from vitrail.models import Model
 
 PART = 2048  # images whose rows are kept in one file
+FEW, MANY = 1024, 16_384  # images after which rows are kept: more where worker processes must start again
 FORMAT = 1  # of the files; another number forgets them all
 MORE = "--limit 0.05"
 
@@ -42,10 +44,11 @@ def rows_of(
     store = _Store(what, source, model, how) if how.keeps else None
     parts: list[Rows] = []
     done = 0
+    stretch = MANY if how.workers else FEW
     with _evaluating(model):
-        for number in np.unique(wanted // PART).tolist():
-            some = wanted[wanted // PART == number]
-            parts.append(_rows_of_part(model, source, read, _from(how, done, len(wanted)), some, store, number))
+        for number in np.unique(wanted // stretch).tolist():
+            some = wanted[wanted // stretch == number]
+            parts.append(_rows_of_stretch(model, source, read, _from(how, done, len(wanted)), some, store))
             done += len(some)
             _check_limit(parts, len(wanted), how)
             if how.progress is not None:
@@ -65,40 +68,52 @@ class _Store:
     """Rows on disk: a file for each stretch of a source, each row with the hash of its image and its label."""
 
     def __init__(self, what: str, source: Source, model: Model, how: Pass) -> None:
-        key = fingerprint_of(f"{FORMAT} {what} {how.precision}", digest_of(model), source.fingerprint)
+        key = fingerprint_of(f"{FORMAT} {__version__} {what} {how.precision}", digest_of(model), source.fingerprint)
         self.source, self.folder = source, cache_folder() / "rows" / what / key
 
-    def take(self, number: int, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], Rows | None]:
+    def take(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], Rows | None]:
         """Give the samples without a row, and the rows of the others, whose images are as they were."""
-        self.hashes = self._hashes(samples)
-        self.held = self._read(number)
-        if self.held is None:
-            return samples, None
-        places = np.searchsorted(self.held["samples"], samples).clip(max=len(self.held["samples"]) - 1)
-        same = (self.held["samples"][places] == samples) & (self.held["hashes"][places] == self.hashes).all(axis=1)
-        return samples[~same], self._rows(places[same])
+        self.hashes, self.held = self._hashes(samples), {}
+        missing, found = [], []
+        for number in np.unique(samples // PART).tolist():
+            here = samples // PART == number
+            some, hashes, held = samples[here], self.hashes[here], self._read(number)
+            if held is None:
+                missing.append(some)
+                continue
+            self.held[number] = held
+            places = np.searchsorted(held["samples"], some).clip(max=len(held["samples"]) - 1)
+            same = (held["samples"][places] == some) & (held["hashes"][places] == hashes).all(axis=1)
+            missing.append(some[~same])
+            found.append(self._rows(held, places[same]))
+        found = [rows for rows in found if len(rows.samples)]
+        return np.concatenate(missing) if missing else samples[:0], join_rows(found, 0.0) if found else None
 
-    def keep(self, number: int, samples: NDArray[np.int64], rows: Rows) -> None:
-        """Add rows to those of a stretch that are there, in place of older ones; what the disk refuses is not kept."""
-        found = {"samples": rows.samples, "hashes": self.hashes[np.isin(samples, rows.samples)], **rows.values}
-        if self.held is not None and self.held.keys() == found.keys():
-            older = ~np.isin(self.held["samples"], samples)
-            found = {name: np.concatenate([self.held[name][older], array]) for name, array in found.items()}
-        order = np.argsort(found["samples"], kind="stable")
-        path = self._path(number)
-        with suppress(CheckpointError), writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as temporary:
-                np.savez(temporary, **{name: array[order] for name, array in found.items()})  # pyright: ignore[reportArgumentType]
+    def keep(self, samples: NDArray[np.int64], rows: Rows) -> None:
+        """Add rows to those that are there, in place of older ones; what the disk refuses is not kept."""
+        hashes = self.hashes[np.isin(samples, rows.samples)]
+        for number in np.unique(rows.samples // PART).tolist():
+            here = rows.samples // PART == number
+            found = {"samples": rows.samples[here], "hashes": hashes[here]}
+            found |= {name: value[here] for name, value in rows.values.items()}
+            held = self.held.get(number)
+            if held is not None and held.keys() == found.keys():
+                older = ~np.isin(held["samples"], samples)
+                found = {name: np.concatenate([held[name][older], array]) for name, array in found.items()}
+            order = np.argsort(found["samples"], kind="stable")
+            path = self._path(number)
+            with suppress(CheckpointError), writing(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with replacing(path) as temporary:
+                    np.savez(temporary, **{name: array[order] for name, array in found.items()})  # pyright: ignore[reportArgumentType]
 
     def _hashes(self, samples: NDArray[np.int64]) -> NDArray[np.uint8]:
         labels = self.source.labels[samples].astype("<i8")[:, None].view(np.uint8)
         return np.concatenate([content_hashes(Subset(self.source, samples)), labels], axis=1)
 
-    def _rows(self, places: NDArray[np.int64]) -> Rows:
-        assert self.held is not None
-        samples = self.held["samples"][places]
-        values = {name: array[places] for name, array in self.held.items() if name not in ("samples", "hashes")}
+    def _rows(self, held: dict[str, NDArray[Any]], places: NDArray[np.int64]) -> Rows:
+        samples = held["samples"][places]
+        values = {name: array[places] for name, array in held.items() if name not in ("samples", "hashes")}
         return Rows(samples=samples, labels=self.source.labels[samples], values=values, reused=len(samples))
 
     def _read(self, number: int) -> dict[str, NDArray[Any]] | None:
@@ -115,8 +130,8 @@ class _Store:
         return self.folder / f"{number:06d}.npz"
 
 
-def _rows_of_part(
-    model: Model, source: Source, read: Read, how: Pass, samples: NDArray[np.int64], store: _Store | None, number: int
+def _rows_of_stretch(
+    model: Model, source: Source, read: Read, how: Pass, samples: NDArray[np.int64], store: _Store | None
 ) -> Rows:
     """Take the rows of a stretch from disk, compute those that are not there, and keep them."""
     group = how.group
@@ -125,15 +140,15 @@ def _rows_of_part(
     missing, held = samples, None
     with group.leader_writes() as leads:
         if leads:
-            missing, held = store.take(number, samples)
+            missing, held = store.take(samples)
     missing, held = group.from_leader((missing, held))
     if not len(missing) and held is not None:
         return held
     fresh = compute_rows(model, source, missing, read, how)
-    found = fresh if held is None or not len(held.samples) else join_rows([held, fresh], 0.0)
+    found = fresh if held is None else join_rows([held, fresh], 0.0)
     with group.leader_writes() as leads:
         if leads and len(found.samples):
-            store.keep(number, samples, found)
+            store.keep(samples, found)
     return found
 
 

@@ -1,7 +1,9 @@
 """Few-shot evaluation of frozen features (Section 4.1): a linear classifier of a few images of every class."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,11 @@ from torch import Tensor
 from vitrail.config.check import not_negative, one_of, positive, whole
 from vitrail.data.sources.memory import checked_labels
 from vitrail.errors import ConfigError
-from vitrail.ops.probes import fit_logistic, neighbour_votes
-from vitrail.ops.ridge import Ridge, solve
+from vitrail.ops.probes import fit_logistic, in_parts, neighbour_votes
+from vitrail.ops.ridge import solve
 
-Features = NDArray[Any] | Tensor
+Features = NDArray[Any] | Tensor | Sequence[Sequence[float]]
+Labels = NDArray[Any] | Tensor | Sequence[int]
 PAPER_L2 = 1024.0
 SWEEP = tuple(2.0**power for power in range(-4, 21, 2))  # of l2
 NEIGHBOURS, TEMPERATURE = 20, 0.07  # as Wu et al. and their followers vote
@@ -52,9 +55,9 @@ class Settings:
 
 def fewshot(
     train_features: Features,
-    train_labels: Features | Sequence[int],
+    train_labels: Labels,
     test_features: Features,
-    test_labels: Features | Sequence[int],
+    test_labels: Labels,
     *,
     classes: int,
     shots: int,
@@ -75,7 +78,8 @@ def fewshot(
         )
     chosen = choose_shots(train[1].numpy(), classes=classes, shots=whole("shots", shots), seed=seed)
     ridge = solve(train[0][chosen], train[1][chosen], classes)
-    return _accuracy(ridge.scores(ridge.project(test[0]), not_negative("l2", l2)), test[1])
+    not_negative("l2", l2)
+    return _accuracy(lambda rows: ridge.scores(ridge.project(rows), l2), *test, classes)
 
 
 def choose_shots(labels: NDArray[np.int64], *, classes: int, shots: int | None, seed: int) -> NDArray[np.int64]:
@@ -83,8 +87,10 @@ def choose_shots(labels: NDArray[np.int64], *, classes: int, shots: int | None, 
     if shots is None:
         return np.flatnonzero(labels >= 0)
     generator = np.random.default_rng(whole("seed", seed, least=0))
-    rows = [generator.permutation(np.flatnonzero(labels == label))[:shots] for label in range(classes)]
-    return np.concatenate(rows)
+    order = np.argsort(labels, kind="stable")
+    ends = np.searchsorted(labels[order], np.arange(classes + 1))
+    each = (order[low:high] for low, high in pairwise(ends.tolist()))
+    return np.concatenate([generator.permutation(rows)[:shots] for rows in each])
 
 
 def measure_probes(
@@ -97,31 +103,39 @@ def measure_probes(
     sweep: dict[float, float] = {}
     if "ridge" in settings.probes:
         ridge = solve(features, labels, classes)
-        sweep = _sweep(ridge, others, answers, sorted({*SWEEP, settings.l2}))
+        projected = ridge.project(others)
+        for l2 in sorted({*SWEEP, settings.l2}):
+            sweep[l2] = _accuracy(partial(ridge.scores, l2=l2), projected, answers, classes)
         accuracy["ridge"] = sweep[settings.l2]
     if "knn" in settings.probes:
-        votes = neighbour_votes(
-            features, labels, others, classes=classes, neighbours=settings.neighbours, temperature=TEMPERATURE
+        vote = partial(
+            neighbour_votes,
+            features,
+            labels,
+            classes=classes,
+            neighbours=settings.neighbours,
+            temperature=TEMPERATURE,
         )
-        accuracy["knn"] = _accuracy(votes, answers)
+        accuracy["knn"] = _accuracy(vote, others, answers, max(classes, len(features)))
     if "logistic" in settings.probes:
         fitted = fit_logistic(features, labels, classes=classes, l2=settings.logistic_l2)
-        accuracy["logistic"] = _accuracy(fitted.scores(others), answers)
+        accuracy["logistic"] = _accuracy(fitted.scores, others, answers, classes)
     return accuracy, sweep
 
 
-def _sweep(ridge: Ridge, others: Tensor, answers: Tensor, strengths: Sequence[float]) -> dict[float, float]:
-    projected = ridge.project(others)
-    return {l2: _accuracy(ridge.scores(projected, l2), answers) for l2 in strengths}
+def _accuracy(score: Callable[[Tensor], Tensor], rows: Tensor, labels: Tensor, classes: int) -> float:
+    """Give the share of rows whose class has the highest score, the first of equals; part by part."""
+    parts = zip(in_parts(rows, classes), in_parts(labels, classes), strict=True)
+    return sum(int((score(some).argmax(dim=1) == own).sum()) for some, own in parts) / len(labels)
 
 
-def _accuracy(scores: Tensor, labels: Tensor) -> float:
-    return int((scores.argmax(dim=1) == labels).sum()) / len(labels)
-
-
-def _checked(name: str, features: Features, labels: Features | Sequence[int], classes: int) -> tuple[Tensor, Tensor]:
-    rows = features.detach().cpu() if isinstance(features, Tensor) else torch.from_numpy(np.asarray(features))
-    if rows.dim() != 2 or not rows.numel() or rows.is_complex():
+def _checked(name: str, features: Features, labels: Labels, classes: int) -> tuple[Tensor, Tensor]:
+    try:
+        own = isinstance(features, Tensor)
+        rows = features.detach().cpu().double() if own else torch.from_numpy(np.array(features, dtype=np.float64))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{name}_features must be rows of numbers, one for each image: {error}.") from error
+    if rows.dim() != 2 or not rows.numel():
         raise ConfigError(f"{name}_features must be rows of numbers, one for each image; got {tuple(rows.shape)}.")
     if not bool(torch.isfinite(rows).all()):
         raise ConfigError(f"{name}_features must be finite; some are not. Check the model's weights.")

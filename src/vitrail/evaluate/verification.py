@@ -93,7 +93,8 @@ def strangers(model: Model, source: Source, *, everyone: bool = False) -> tuple[
     """Give the people of a source that the model was not trained on, by their names, and how many are left out."""
     if not source.class_names:
         raise DataError("the images have no names of people. Expected a folder for each person.")
-    known = set() if everyone else set(model.card.class_names or ()) & set(source.class_names)
+    trained = {*(model.card.class_names or ()), *model.card.seen}
+    known = set() if everyone else trained & set(source.class_names)
     if not known:
         return source, 0
     left = [name for name in source.class_names if name not in known]

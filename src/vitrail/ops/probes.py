@@ -1,5 +1,6 @@
 """Classifiers of frozen features, beside the least squares of `ridge`: nearest neighbours, logistic regression."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from vitrail.ops.ridge import Whitening, whitening_of
 
-ROWS = 2048  # test rows whose similarities are formed at once
+MOST = 2**24  # numbers that are formed at once
 ROUNDS = 200  # of L-BFGS at most
 
 
@@ -26,12 +27,15 @@ def neighbour_votes(
     known = F.normalize(features.float(), dim=1)
     count = min(neighbours, len(known))
     votes = torch.zeros(len(others), classes, dtype=torch.float64)
-    for start in range(0, len(others), ROWS):
-        some = F.normalize(others[start : start + ROWS].float(), dim=1)
-        near, which = (some @ known.T).topk(count, dim=1)
-        weights = torch.exp((near.double() - 1) / temperature)
-        votes[start : start + ROWS].scatter_add_(1, labels[which].long(), weights)
+    for some, part in zip(in_parts(others, len(known)), in_parts(votes, len(known)), strict=True):
+        near, which = (F.normalize(some.float(), dim=1) @ known.T).topk(count, dim=1)
+        part.scatter_add_(1, labels[which].long(), torch.exp((near.double() - 1) / temperature))
     return votes
+
+
+def in_parts(rows: Tensor, each: int) -> Sequence[Tensor]:
+    """Cut rows into parts, of which so many numbers each are not too many."""
+    return rows.split(max(MOST // max(each, 1), 1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +54,7 @@ class Logistic:
 def fit_logistic(features: Float[Tensor, "M D"], labels: Int[Tensor, " M"], *, classes: int, l2: float) -> Logistic:
     """Minimise the mean cross-entropy plus l2 / 2 times the squared weights (not the bias), by L-BFGS in float64."""
     whitening = whitening_of(features)
-    rows = whitening(features)
-    targets = F.one_hot(labels.long(), classes).double()  # M K
+    rows, labels = whitening(features), labels.long()
     weights = torch.zeros(rows.shape[1] + 1, classes, dtype=torch.float64)  # the bias last
     optimiser = torch.optim.LBFGS(
         [weights],
@@ -63,10 +66,16 @@ def fit_logistic(features: Float[Tensor, "M D"], labels: Int[Tensor, " M"], *, c
     )
 
     def loss() -> float:
-        scores = F.log_softmax(torch.addmm(weights[-1], rows, weights[:-1]), dim=1)
-        errors = (scores.exp() - targets) / len(rows)  # M K
-        weights.grad = torch.cat([rows.T @ errors + l2 * weights[:-1], errors.sum(dim=0, keepdim=True)])
-        return float(l2 / 2 * weights[:-1].square().sum() - (targets * scores).sum() / len(rows))
+        total = l2 / 2 * float(weights[:-1].square().sum())
+        slope = torch.cat([l2 * weights[:-1], torch.zeros_like(weights[:1])])
+        for some, own in zip(in_parts(rows, classes), in_parts(labels, classes), strict=True):
+            scores = F.log_softmax(torch.addmm(weights[-1], some, weights[:-1]), dim=1)  # M K
+            total -= float(scores.gather(1, own[:, None]).sum()) / len(rows)
+            errors = scores.exp_().scatter_add_(1, own[:, None], -torch.ones_like(own[:, None], dtype=torch.float64))
+            slope[:-1].addmm_(some.T, errors, alpha=1 / len(rows))
+            slope[-1] += errors.sum(dim=0) / len(rows)
+        weights.grad = slope
+        return total
 
     optimiser.step(loss)
     return Logistic(whitening=whitening, weight=weights[:-1], bias=weights[-1])

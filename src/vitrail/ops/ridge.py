@@ -58,20 +58,25 @@ def solve(features: Float[Tensor, "M D"], labels: Int[Tensor, " M"], classes: in
     """Decompose whichever is smaller: the features' products with each other, or the rows'."""
     whitening = whitening_of(features)
     rows = _with_bias(whitening(features))  # M D+1
-    targets = 2 * torch.nn.functional.one_hot(labels.long(), classes).double() - 1  # M K
     count, width = rows.shape
     if count < width:
         eigenvalues, vectors = torch.linalg.eigh(rows @ rows.T)
-        directions, coefficients = rows.T @ vectors, vectors.T @ targets
+        directions, coefficients = rows.T @ vectors, _onto_targets(vectors, labels, classes)
     else:
         eigenvalues, directions = torch.linalg.eigh(rows.T @ rows)
-        coefficients = directions.T @ (rows.T @ targets)
+        coefficients = directions.T @ _onto_targets(rows, labels, classes)
     return Ridge(
         whitening=whitening,
         eigenvalues=eigenvalues.clamp(min=0),
         directions=directions,
         coefficients=coefficients,
     )
+
+
+def _onto_targets(rows: Float[Tensor, "M D1"], labels: Int[Tensor, " M"], classes: int) -> Float[Tensor, "D1 K"]:
+    """Multiply with the targets, which are never formed: twice the sum of each class's rows, less that of all."""
+    sums = rows.new_zeros(classes, rows.shape[1]).index_add_(0, labels.long(), rows)
+    return 2 * sums.T - rows.sum(dim=0)[:, None]
 
 
 def _with_bias(rows: Float[Tensor, "M D"]) -> Float[Tensor, "M D1"]:

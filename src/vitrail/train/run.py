@@ -1,6 +1,5 @@
 """A run from beginning to end: begun or gone on with, trained, finished."""
 
-import json
 import os
 import re
 import time
@@ -12,27 +11,26 @@ from typing import IO, Any
 
 import torch
 
-from vitrail.checkpoint.place import BEGUN, RUN_FILES, checkpoints_of, read_document
+from vitrail.checkpoint.place import BEGUN, RUN_FILES, read_document
 from vitrail.checkpoint.run import renew_run, write_documents
 from vitrail.config import encode, to_document
-from vitrail.config.codec import complete, encode_training
+from vitrail.config.codec import encode_training
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.files import writing
+from vitrail.train.begin import begin
 from vitrail.train.checkpoints import check, read_into
 from vitrail.train.chores import Log, Tell, check_finite
 from vitrail.train.group import Group, joined
 from vitrail.train.interrupt import listening
 from vitrail.train.loop import train
 from vitrail.train.prepare import Measure, Ready, card_of, circumstances, prepare
-from vitrail.train.task import CUT, Parts, Task, choose_parts, cut_dev, keep_classes, told_of
+from vitrail.train.task import CUT, DONE, Parts, Task, choose_parts, cut_dev, keep_classes, told_of
 
-DONE, RESOLVED, LEFT_OUT, LOCK = "summary.json", "resolved.json", "left_out.json", ".lock"
+RESOLVED, LEFT_OUT, LOCK = "resolved.json", "left_out.json", ".lock"
 # What a killed run leaves of a file that it was writing.
 STEMS = "|".join(Path(name).stem for name in (*RUN_FILES, BEGUN, DONE, CUT, RESOLVED, LEFT_OUT))
 HALF = re.compile(rf"\.({STEMS})\.[0-9a-f]{{12}}(\.\w+)?")
 PATIENCE = 10.0  # seconds until a run that was killed is gone
-# What may change when a run goes on: nothing of it changes the result.
-FREE = ("micro_batch", "keep", "save_every", "compile", "parallel", "augmenting", "limit")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,23 +132,6 @@ def make_folder(out: Path) -> None:
             out.mkdir(parents=True, exist_ok=True)
 
 
-def begin(task: Task) -> None:
-    """Write down what was asked; or refuse where something else was asked, and trained, before."""
-    asked = {"command": task.command, "data": task.data, "model": task.model, "changes": dict(task.changes)}
-    asked |= {"fingerprints": {name: source.fingerprint for name, source in task.splits.items()}}
-    asked |= {"training": encode_training(task.training)}
-    if not checkpoints_of(task.out) and not (task.out / DONE).exists():  # nothing was trained yet: nothing is lost
-        write_documents(task.out, {BEGUN: asked})
-        return
-    begun = read_document(task.out / BEGUN)
-    begun["training"] = complete(begun.get("training"))
-    if differing := sorted(differences(begun, json.loads(json.dumps(asked)))):
-        raise ConfigError(
-            f"{task.out} was begun otherwise: {'; '.join(differing[:6])}. Say the same again to go on, "
-            "or give another --out."
-        )
-
-
 def resolved(ready: Ready) -> dict[str, Any]:
     """Give every value as it is used, those that were chosen or derived too."""
     plan = ready.plan
@@ -203,23 +184,6 @@ def lock(file: IO[str]) -> bool:
     except OSError:  # a file system without locks
         return True
     return True
-
-
-def differences(begun: Mapping[str, Any], asked: Mapping[str, Any], where: str = "") -> list[str]:
-    """Name what differs between two documents, fields that may change aside."""
-    found: list[str] = []
-    for name in {**begun, **asked}:
-        path, old, new = f"{where}{name}", begun.get(name), asked.get(name)
-        if where == "fingerprints." and old != new:
-            found.append(f"the images of {name} have changed")
-            continue
-        if path == "command" or path.removeprefix("training.") in FREE or old == new:
-            continue
-        if isinstance(old, dict) and isinstance(new, dict):
-            found += differences(old, new, f"{path}.")
-        else:
-            found.append(f"{path} was {old!r}, is {new!r}")
-    return found
 
 
 def go_on(ready: Ready, group: Group, say: Callable[[str], None]) -> None:

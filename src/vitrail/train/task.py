@@ -3,15 +3,15 @@
 import os
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.checkpoint.load import config_of, load
-from vitrail.checkpoint.place import BEGUN, read_document
-from vitrail.config import Card, ModelConfig, ViTConfig, parse, row
+from vitrail.checkpoint.place import BEGUN, SAVED, read_document
+from vitrail.config import ModelConfig, ViTConfig, parse, row
 from vitrail.config.recipe import Training
 from vitrail.config.recipes import adjust, fit
 from vitrail.data.loader import Loader
@@ -23,7 +23,7 @@ from vitrail.models import Model, create
 from vitrail.models.base import CosineHead
 from vitrail.models.initialise import DIRECTIONS, draw
 
-CUT = "split.npz"
+CUT, DONE = "split.npz", "summary.json"
 DEV_SEED = 0  # one dev split for all seeds of a run
 SCALE = 32.0  # of the cosines where a margin is asked for and no scale
 TIMES = 10  # evaluations and checkpoints of a run, where nothing else is said
@@ -93,10 +93,25 @@ def remember_cut(source: Source, share: float, kept: Path, draw: Callable[[], Ma
     return cut
 
 
-def kept_back(run: Path, source: Source) -> Subset | None:
-    """Give the images of a source that a run kept back to choose by; None where it kept none of these."""
-    cut = _read_cut(run / CUT, source, None)
-    return None if cut is None or not len(cut[1]) else Subset(source, cut[1])
+def kept_back(run: Path, source: Source) -> tuple[Subset, Subset] | None:
+    """Give the images of a source that a run was trained on, and those that it kept back; None where it kept none."""
+    cut = _read_cut(folder_of(run) / CUT, source, None)
+    return None if cut is None or not len(cut[1]) else (Subset(source, cut[0]), Subset(source, cut[1]))
+
+
+def was_trained_on(run: Path, source: Source) -> bool:
+    """Tell whether a run was given these images, or others of the same classes in one split, to train on."""
+    try:
+        prints = read_document(folder_of(run) / BEGUN)["fingerprints"]
+        names = read_document(folder_of(run) / "classes.json")["names"]
+    except (CheckpointError, KeyError):
+        return False
+    return source.fingerprint in prints.values() or (len(prints) == 1 and tuple(names) == source.class_names)
+
+
+def folder_of(run: Path) -> Path:
+    """Give the folder of a run, also for one of its checkpoints."""
+    return run.parent.parent if run.parent.name == SAVED else run
 
 
 def keep_classes(splits: Mapping[str, Source], share: float) -> Mapping[str, Source]:
@@ -116,10 +131,12 @@ def told_of(splits: Mapping[str, Source], parts: Parts) -> str:
 def without_held_out(run: Path, source: Source) -> Source:
     """Give a source without the classes that a run kept out of its training; as it is where it kept none."""
     try:
-        share = float(read_document(run / BEGUN)["training"]["held_out"])
+        share = float(read_document(folder_of(run) / BEGUN)["training"]["held_out"])
+        names = set(read_document(run / "classes.json")["names"])
     except (CheckpointError, KeyError, TypeError, ValueError):
         return source
-    return keep_classes({"all": source}, share)["all"]
+    left = [name for name in source.class_names if name in names]
+    return SomeClasses(source, left) if share and 0 < len(left) < len(source.class_names) else source
 
 
 def choose_parts(splits: Mapping[str, Source], cut: Cut | None) -> Parts:
@@ -180,7 +197,8 @@ def build_model(task: Task, training: Training, classes: tuple[str, ...]) -> Mod
         if training.hidden and kind is ViTConfig:
             changes.setdefault("representation_width", values["width"])
         model = create(task.model, seed=training.seed, **_for_kind(changes, kind))  # pyright: ignore[reportArgumentType]
-    model.card = Card(class_names=classes, preprocessing=model.card.preprocessing, provenance=model.card.provenance)
+    before = tuple(name for name in model.card.without_names().seen if name not in classes)
+    model.card = replace(model.card, class_names=classes, seen=before, metrics={})
     return model.train()
 
 
