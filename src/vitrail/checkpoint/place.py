@@ -10,6 +10,7 @@ from typing import Any
 from vitrail.errors import CheckpointError
 from vitrail.files import SUMS, fetch, fetch_repository
 
+BOX = Path(__file__).parents[1] / "box"  # models that come with the package, a run folder each
 FORMAT = "vitrail run folder"  # what config.json of ours says that it is
 WEIGHTS = "weights.safetensors"
 BEGUN, SAVED = "training.json", "checkpoints"  # of a run: what was asked, and the folder of its checkpoints
@@ -38,13 +39,15 @@ class Place:
 
 
 def find(name: object) -> Place:
-    """Find the weights that a path, an address (https://...) or a name (hf:OWNER/NAME) means."""
+    """Find the weights that a path, an address (https://...), a name (hf:OWNER/NAME) or one of the box means."""
     if not isinstance(name, str | os.PathLike) or not os.fspath(name):
         raise CheckpointError(f"expected the path or the address of weights; got {name!r}.")
     source = os.fspath(name)
     if isinstance(source, bytes):
         source = os.fsdecode(source)
-    if source.startswith("hf:"):
+    if source in boxed():
+        path = BOX / source
+    elif source.startswith("hf:"):
         path = fetch_repository(source.removeprefix("hf:"))
     elif "://" in source:
         path = fetch(source)
@@ -54,11 +57,17 @@ def find(name: object) -> Place:
     try:
         if not path.exists():
             raise CheckpointError(
-                f"there is no file {path}. Check the path; a name on the Hugging Face hub is hf:OWNER/NAME."
+                f"there is no file {path}. Check the path; a name on the Hugging Face hub is hf:OWNER/NAME, "
+                f"and in the box there is {', '.join(boxed())}."
             )
         return _in_folder(path, source) if path.is_dir() else _beside(path, source)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}.") from error
+
+
+def boxed() -> tuple[str, ...]:
+    """Name the models that come with the package."""
+    return tuple(sorted(path.parent.name for path in BOX.glob("*/config.json")))
 
 
 def is_run(folder: Path) -> bool:

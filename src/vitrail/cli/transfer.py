@@ -27,6 +27,7 @@ from vitrail.cli.data import Pipe, Where
 from vitrail.cli.describe import Json
 from vitrail.cli.render import harmless, plain_table
 from vitrail.cli.screen import showing
+from vitrail.config import PatchStem, ViTConfig, parse
 
 if TYPE_CHECKING:
     from vitrail.evaluate.transfer import Transfer
@@ -35,6 +36,8 @@ DECIDED = {
     "rate": "the rate is chosen among --rates. Give --rates 0.01 for one.",
     "seed": "each final run has a seed of its own. Give --seeds.",
 }
+
+HIGHEST = 0.06
 
 Model = Annotated[str, typer.Option(metavar="FILE|NAME", help="A checkpoint; or a name such as ViT-B/16, fresh.")]
 Recipe = Annotated[
@@ -91,7 +94,7 @@ def transfer(
     splits = open_data(data, allow_pipe=allow_pipe)
     choice = settle(asked, splits, later=("rate",))
     task = task_of(asked, choice, splits, workers=workers, device=device)
-    wanted = wanted or choice.rates or (task.training.optimiser.rate,)
+    wanted = wanted or rates_for(model, choice.rates) or (task.training.optimiser.rate,)
     plan = Plan(task=task, rates=wanted, seeds=read_numbers("seeds", seeds, int))
     keep_memory()
     with going_on(), showing(quiet=quiet or not is_leader()) as tell:
@@ -104,6 +107,16 @@ def transfer(
         typer.echo(json.dumps(found.document, indent=2))
     else:
         _show(found)
+
+
+def rates_for(model: str, rates: tuple[float, ...]) -> tuple[float, ...]:
+    """Give the rates of Table 4 for a model: the highest is for ResNets and hybrids alone (Appendix B.1.1)."""
+    from vitrail.checkpoint.load import config_of
+    from vitrail.train.task import is_checkpoint
+
+    config = config_of(model) if is_checkpoint(model) else parse(model)
+    plain = isinstance(config, ViTConfig) and isinstance(config.stem, PatchStem)
+    return tuple(rate for rate in rates if rate < HIGHEST or not plain)
 
 
 def _show(found: "Transfer") -> None:

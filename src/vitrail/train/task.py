@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.checkpoint.load import config_of, load
-from vitrail.checkpoint.place import BEGUN, SAVED, read_document
+from vitrail.checkpoint.place import BEGUN, SAVED, boxed, read_document
 from vitrail.config import ModelConfig, ViTConfig, parse, row
 from vitrail.config.recipe import Training
 from vitrail.config.recipes import adjust, fit
@@ -204,7 +204,8 @@ def build_model(task: Task, training: Training, classes: tuple[str, ...]) -> Mod
 
 def is_checkpoint(model: str) -> bool:
     """Tell a file, folder or address from a name of the zoo."""
-    return model.startswith(("hf:", "https://", "http://")) or os.path.exists(os.path.expanduser(model))
+    addressed = model.startswith(("hf:", "https://", "http://"))
+    return addressed or model in boxed() or os.path.exists(os.path.expanduser(model))
 
 
 def name_model(model: str) -> ModelConfig | None:
