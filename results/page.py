@@ -1,0 +1,107 @@
+"""Write docs/results.md from the files beside this one: `python results/page.py`. A test says that it is up to date."""
+
+import json
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vitrail.evaluate.results import Result, over_seeds, read_results
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "results.md"
+DEMO_SEEDS = (0, 1, 2)
+HEAD = """Every number here is made by a command, and kept with its configuration, log and seed under `results/`; this
+page is written from those files by `python results/page.py`, and a test compares the two. ± is the sample standard
+deviation over seeds."""
+
+
+def page() -> str:
+    """Give the page."""
+    return f"# Results\n\n{paragraph(HEAD)}\n" + box() + demo()
+
+
+def box() -> str:
+    """Say how good the model in the box is."""
+    found = document("vitrail-ti8/evaluation.json")
+    low, high = found["interval"]
+    rows = [
+        (
+            "accuracy, 10,000 validation images",
+            f"{100 * found['accuracy']:.2f} ({100 * low:.2f} to {100 * high:.2f})",
+            "`vitrail evaluate vitrail-ti8 tiny-imagenet --split val`",
+        ),
+        ("among the first five", f"{100 * found['top5']:.2f}", "the same"),
+    ]
+    few = read_results(HERE / "vitrail-ti8" / "fewshot.json")
+    for shots in (1, 5, 10, 25):
+        for probe, words in (("ridge", "least squares"), ("knn", "20 neighbours"), ("logistic", "logistic regression")):
+            rows.append((f"{shots} of every class, {words}", percent(pick(few, shots, probe)), FEWSHOT))
+    asked = document("vitrail-ti8/pretrain/training.json")["training"]
+    steps = document("vitrail-ti8/pretrain/summary.json")["steps"]
+    words = f"""`vitrail-ti8`: a ViT of 5.6 million parameters, pre-trained on Tiny-ImageNet's subset (50,000 images of
+    64 pixels, 200 classes) for {asked["epochs"]:g} epochs ({steps:,} steps) with seed {asked["seed"]}, one run, on one
+    H200 in 12.7 minutes beside another run; its CARD.md has the command. Measured on two cores of a CPU. Few shots are
+    three draws, of the classes that it was trained on."""
+    words = f"## The model in the box\n{paragraph(words)}\n"
+    return words + table(("what", "%", "command"), rows)
+
+
+FEWSHOT = "`vitrail fewshot vitrail-ti8 tiny-imagenet`"
+
+
+def demo() -> str:
+    """Say what pre-training is worth in the demo."""
+    runs = [document(f"demo/seed-{seed}.json") for seed in DEMO_SEEDS]
+    rows = []
+    for name, words in (("finetuned", "fine-tuned from the box"), ("scratch", "the same ViT from scratch")):
+        seconds = max(run[name]["seconds"] for run in runs)
+        rows.append((words, spread([run[name]["accuracy"] for run in runs]), f"{seconds:.0f} s"))
+    rows.append(("difference, points", spread([run["difference"] for run in runs]), ""))
+    words = """The sample in the box (a part of Fashion-MNIST: 2,000 images to train on, 1,000 to test), 32 pixels, 155
+    steps of 64 images each: `vitrail demo --seed S`, seeds 0, 1, 2, two cores of a CPU, time of the slowest."""
+    words = f"\n## Pre-training then fine-tuning, against starting from scratch\n{paragraph(words)}\n"
+    return words + table(("what", "% of the test images", "time"), rows)
+
+
+def paragraph(words: str) -> str:
+    """Break lines as the other pages do."""
+    return textwrap.fill(" ".join(words.split()), 120, break_on_hyphens=False) + "\n"
+
+
+def document(name: str) -> dict[str, Any]:
+    """Read a file of results."""
+    return json.loads((HERE / name).read_text())
+
+
+def pick(results: Sequence[Result], shots: int, probe: str) -> Result:
+    """Find a few-shot result; that of least squares with the authors' l2."""
+    (found,) = [
+        row
+        for row in results
+        if row.setting["shots"] == shots
+        and row.setting["probe"] == probe
+        and (probe != "ridge" or row.setting["l2"] == 1024)
+    ]
+    return found
+
+
+def percent(result: Result) -> str:
+    """Write a result with its deviation."""
+    return f"{100 * result.value:.1f} ± {100 * (result.spread or 0):.1f}"
+
+
+def spread(values: Sequence[float]) -> str:
+    """Write a mean and deviation over seeds."""
+    mean, deviation = over_seeds(values)
+    return f"{100 * mean:.1f} ± {100 * (deviation or 0):.1f}"
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Write a table."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,72 @@
+"""The page of results, the box and its card say what the kept files say."""
+
+import json
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+import vitrail
+from vitrail.checkpoint.place import BOX, boxed, find
+from vitrail.errors import CheckpointError
+from vitrail.files import verify_sums
+from vitrail.train.task import is_checkpoint, name_model
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+
+
+def test_the_page_is_written_from_the_kept_files() -> None:
+    made = runpy.run_path(str(RESULTS / "page.py"))
+    assert (ROOT / "docs" / "results.md").read_text() == made["page"]()
+
+
+def test_the_box_opens_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITRAIL_OFFLINE", "1")
+    assert "vitrail-ti8" in boxed()
+    model = vitrail.load("vitrail-ti8")
+    assert sum(parameter.numel() for parameter in model.parameters()) < 6_000_000
+    assert (model.config.image_size, model.config.classes) == ((64, 64), 200)
+    assert model.card.class_names is not None
+    assert len(model.card.class_names) == 200
+    larger = vitrail.load("vitrail-ti8", image_size=128, classes=5)
+    assert (larger.config.image_size, larger.config.classes) == ((128, 128), 5)
+    assert is_checkpoint("vitrail-ti8")
+    assert name_model("vitrail-ti8") is None
+
+
+def test_what_is_in_the_box_is_whole_and_small() -> None:
+    for name in boxed():
+        verify_sums(BOX / name)
+        assert (BOX / name / "weights.safetensors").stat().st_size <= 12_000_000
+
+
+def test_a_name_that_is_not_in_the_box_is_refused_with_those_that_are() -> None:
+    with pytest.raises(CheckpointError, match=r"in the box there is vitrail-ti8"):
+        find("vitrail-ti9")
+
+
+def test_the_card_has_the_numbers_that_were_measured() -> None:
+    metrics = vitrail.load("vitrail-ti8").card.metrics
+    measured = json.loads((RESULTS / "vitrail-ti8" / "evaluation.json").read_text())
+    assert {name: metrics[name] for name in ("accuracy", "top5", "loss")} == {
+        name: measured[name] for name in ("accuracy", "top5", "loss")
+    }
+    card = (BOX / "vitrail-ti8" / "CARD.md").read_text()
+    low, high = measured["interval"]
+    assert f"{100 * measured['accuracy']:.2f} % of the 10,000 validation images" in card
+    assert f"(95 % interval {100 * low:.2f} to {100 * high:.2f}), {100 * measured['top5']:.2f} %" in card
+    few = json.loads((RESULTS / "vitrail-ti8" / "fewshot.json").read_text())["results"]
+    ridge = [row["value"] for row in few if row["setting"]["probe"] == "ridge" and row["setting"]["l2"] == 1024]
+    assert ", ".join(f"{100 * value:.1f}" for value in ridge) in card
+    (neighbours,) = [row["value"] for row in few if row["setting"]["probe"] == "knn" and row["setting"]["shots"] == 25]
+    assert f"{100 * neighbours:.1f} % with 25 images" in card
+
+
+def test_the_readme_has_the_pages_numbers() -> None:
+    page = (ROOT / "docs" / "results.md").read_text()
+    section = (ROOT / "README.md").read_text().split("## What it gives")[1].split("\n## ")[0]
+    figures = re.findall(r"\d+\.\d+ ± \d+\.\d+|\d+\.\d{2}", section)
+    assert figures
+    assert [figure for figure in figures if figure not in page] == []
