@@ -1,7 +1,7 @@
 """One pass of a model through images: a row for each, shared by processes and by the cores of a CPU."""
 
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -113,9 +113,11 @@ def _share_of_process(model: Model, part: Subset, read: Read, how: Pass) -> list
             going = [
                 pool.submit(_go_through, model, part, read, how, lane, lanes, advance, stop) for lane in range(lanes)
             ]
+            wait(going, return_when=FIRST_EXCEPTION)
+            stop.set()
             return [each.result() for each in going]
         finally:
-            stop.set()  # where one failed or all are interrupted
+            stop.set()  # where all are interrupted
 
 
 def _go_through(
