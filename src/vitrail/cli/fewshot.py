@@ -98,18 +98,15 @@ def choose_sets(splits: "Mapping[str, Source]", run: str) -> "tuple[tuple[Source
     """Find the images to learn from and those to test on; one split alone as the run cut it, or else by content."""
     from vitrail.data.sources.remote import RemoteShards
     from vitrail.data.splits import split
-    from vitrail.train.task import kept_back, training_split, was_trained_on
+    from vitrail.train.task import choose_parts, kept_back, training_split, was_trained_on
 
     train = training_split(splits)
     if isinstance(train, RemoteShards):
         raise DataError("few shots are drawn from all images, and a stream cannot be read by number. Fetch it first.")
+    choose_parts(splits, None)  # refuses images without labels, and classes that differ
     name = next((name for name in ("test", "val", "dev") if name in splits), None)
     if name is not None:
-        if splits[name].class_names != train.class_names:
-            raise DataError(f"the classes of {name} are not those of train. Each split needs a folder for every class.")
         return (train, splits[name]), f"learned from train, tested on {name}"
-    if not train.class_names:
-        raise DataError("the images have no labels. Expected a folder for each class, or a column of labels.")
     folder = Path(run).expanduser()
     if (cut := kept_back(folder, train)) is not None:
         return cut, "learned from the images that the run was trained on, tested on those that it kept back"
@@ -122,6 +119,8 @@ def choose_sets(splits: "Mapping[str, Source]", run: str) -> "tuple[tuple[Source
 
 def show(table: "Table", settings: "Settings", said: str) -> None:
     """Print accuracies by shots and probe, and how they depend on l2."""
+    from vitrail.evaluate.results import over_seeds
+
     console = Console(highlight=False)
     plural = "s" if len(settings.seeds) > 1 else ""
     title = f"accuracy on {table.test_images:,} images of {table.classes} classes, {len(settings.seeds)} draw{plural}"
@@ -136,7 +135,7 @@ def show(table: "Table", settings: "Settings", said: str) -> None:
             "shots", *(f"l2 {l2:g}" for l2 in strengths), title="least squares by l2", numbers=len(strengths)
         )
         for cell in table.cells:
-            sweep.add_row(_shots(cell), *(f"{_mean(cell.sweep[l2]):.1%}" for l2 in strengths))
+            sweep.add_row(_shots(cell), *(f"{over_seeds(cell.sweep[l2])[0]:.1%}" for l2 in strengths))
         console.print(sweep)
     console.print(
         f"{said}; features of {table.computed:,} images computed, {table.reused:,} kept from before", markup=False
@@ -151,10 +150,6 @@ def show(table: "Table", settings: "Settings", said: str) -> None:
 
 def _shots(cell: "Cell") -> str:
     return "all" if cell.shots is None else str(cell.shots)
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
 
 
 def _said(values: list[float]) -> str:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from vitrail.data.feed import evaluation_feed
 from vitrail.data.source import Source
+from vitrail.evaluate.passes import evaluating
 from vitrail.models import Model
 from vitrail.ops.losses import loss_of
 from vitrail.ops.metrics import ranks_of, within
@@ -43,21 +44,20 @@ def measure_accuracy(
         device=group.device,
     )
     counts = torch.zeros(len(WORDS), dtype=torch.float64, device=group.device)
-    run, trains = model if forward is None else forward, model.training
-    model.eval()
-    for part in feed.epoch(0):
-        assert part.targets is not None
-        counts[4] += len(part.skipped)
-        some = bool(len(part.labels))
-        if not some and group.ranks == 1:
-            continue
-        # Filled up, as a compiled model is made for one size; a rank without images runs too, as the others may wait.
-        images = lengthen(part.images, 1 if forward is None else batch)
-        with autocast():
-            logits = run(images)[: len(part.labels)]
-        if some:
-            counts[:4] += count(logits.float(), part.labels, part.targets)
-    model.train(trains)
+    run = model if forward is None else forward
+    with evaluating(model):
+        for part in feed.epoch(0):
+            assert part.targets is not None
+            counts[4] += len(part.skipped)
+            some = bool(len(part.labels))
+            if not some and group.ranks == 1:
+                continue
+            # Filled up, as a compiled model is made for one size; a rank without images runs too: others may wait.
+            images = lengthen(part.images, 1 if forward is None else batch)
+            with autocast():
+                logits = run(images)[: len(part.labels)]
+            if some:
+                counts[:4] += count(logits.float(), part.labels, part.targets)
     loss, correct, five, images, left_out = group.together(counts).tolist()
     seen = max(images, 1)
     found = {"accuracy": correct / seen, "loss": loss / seen, "images": images, "left_out": left_out}

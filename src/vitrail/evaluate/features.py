@@ -71,7 +71,7 @@ def few_shot_table(
     for shots in settings.shots:
         tell("classifiers from all images" if shots is None else f"classifiers from {shots} of every class")
         found: list[tuple[int, dict[str, float], dict[float, float]]] = []
-        for seed in settings.seeds if shots is not None else settings.seeds[:1]:
+        for seed in settings.seeds_of(shots):
             chosen = np.isin(known.samples, choose_shots(labels, classes=classes, shots=shots, seed=seed))
             rows = torch.from_numpy(np.flatnonzero(chosen))
             probes = measure_probes((features[rows], answers[rows]), measured, classes=classes, settings=settings)
@@ -113,7 +113,6 @@ def results_of(table: Table, model: str, data: str, settings: Settings) -> list[
     """Give a row for each number of shots and probe, and for each l2 of least squares."""
     rows = []
     for cell in table.cells:
-        seeds = settings.seeds if cell.shots is not None else settings.seeds[:1]
         base = {"shots": "all" if cell.shots is None else cell.shots}
         extra = {"ridge": {}, "knn": {"neighbours": settings.neighbours}, "logistic": {"l2": settings.logistic_l2}}
         every = [({"probe": "ridge", "l2": l2}, values) for l2, values in cell.sweep.items()]
@@ -129,7 +128,7 @@ def results_of(table: Table, model: str, data: str, settings: Settings) -> list[
                     value=mean,
                     spread=spread,
                     setting={**base, **setting},
-                    seeds=seeds,
+                    seeds=settings.seeds_of(cell.shots),
                     images=table.test_images,
                 )
             )

@@ -7,8 +7,7 @@ label: a pass that is interrupted goes on where it was, and the row of an image 
 import json
 import time
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from vitrail.data.source import Source, check_limit
 from vitrail.data.sources.memory import fingerprint_of
 from vitrail.data.splits import Subset, content_hashes
 from vitrail.errors import CheckpointError, DataError
-from vitrail.evaluate.passes import Pass, Read, Rows, compute_rows, join_rows
+from vitrail.evaluate.passes import Pass, Read, Rows, compute_rows, evaluating, join_rows
 from vitrail.files import cache_folder, replacing, writing
 from vitrail.models import Model
 
@@ -45,7 +44,7 @@ def rows_of(
     parts: list[Rows] = []
     done = 0
     stretch = MANY if how.workers else FEW
-    with _evaluating(model):
+    with evaluating(model):
         for number in np.unique(wanted // stretch).tolist():
             some = wanted[wanted // stretch == number]
             parts.append(_rows_of_stretch(model, source, read, _from(how, done, len(wanted)), some, store))
@@ -161,13 +160,3 @@ def _from(how: Pass, first: int, count: int) -> Pass:
 def _check_limit(parts: list[Rows], count: int, how: Pass) -> None:
     bad = [(skip.name, skip.reason) for part in parts for skip in part.skipped]
     check_limit(bad, len(bad), count, how.limit, MORE)
-
-
-@contextmanager
-def _evaluating(model: Model) -> Iterator[None]:
-    trains = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(trains)

@@ -52,6 +52,10 @@ class Settings:
         not_negative("l2", self.l2)
         positive("logistic_l2", self.logistic_l2)
 
+    def seeds_of(self, shots: int | None) -> tuple[int, ...]:
+        """Give the draws of so many shots; all images are one draw."""
+        return self.seeds if shots is not None else self.seeds[:1]
+
 
 def fewshot(
     train_features: Features,
@@ -116,7 +120,7 @@ def measure_probes(
             neighbours=settings.neighbours,
             temperature=TEMPERATURE,
         )
-        accuracy["knn"] = _accuracy(vote, others, answers, max(classes, len(features)))
+        accuracy["knn"] = _accuracy(vote, others, answers, classes)
     if "logistic" in settings.probes:
         fitted = fit_logistic(features, labels, classes=classes, l2=settings.logistic_l2)
         accuracy["logistic"] = _accuracy(fitted.scores, others, answers, classes)

@@ -143,8 +143,8 @@ def verify(
     curve = roc(genuine, counts.watch(alike.watch(impostor_pairs(rows, labels))))
     fars = tuple(sorted({far, STRICTER}, reverse=True))
     drawn = {name: interval_of(values, counts.people) for name, values in drawn_rates(counts, fars).items()}
-    ranks = identification_ranks(rows, labels, *leave_one_out(labels))
-    probes = leave_one_out(labels)[1]
+    others = leave_one_out(labels)
+    ranks = identification_ranks(rows, labels, *others)
     later = first_images(labels, gallery)
     placed = identification_ranks(rows, labels, *later)
 
@@ -161,7 +161,7 @@ def verify(
         eer=Number(value=equal_error_rate(curve), interval=drawn["eer"]),
         auc=Number(value=area_under(curve), interval=drawn["auc"]),
         at=tuple(_at(curve, each, drawn[f"tar{number}"]) for number, each in enumerate(fars)),
-        rank1=_found(ranks, labels[probes]),
+        rank1=_found(ranks, labels[others[1]]),
         gallery=gallery,
         gallery_rank1=_found(placed, labels[later[1]]) if len(placed) else None,
         ranks=_curve_of(ranks),
