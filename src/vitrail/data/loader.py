@@ -5,6 +5,7 @@ out, counted and listed, never replaced by another; past a limit the run stops.
 """
 
 import signal
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ from vitrail.data.source import Source, check_limit
 # From what a source holds of a sample, its number and the epoch, to uint8 C H W.
 Take = Callable[[bytes | Pixels, int, int], Tensor]
 AHEAD = 2  # turns that a worker is given before it is done with one
+SWITCH = 0.0005  # seconds until a worker lets in its thread that hands memory over; Python waits ten times as long
+SMALL = ("labels", "samples", "places", "absent")
 LISTED = 1000  # bad images that are remembered by name; all are counted
 
 
@@ -145,6 +148,22 @@ class _Reader(Dataset[Batch]):
         return batch if self.after is None else self.after(batch)
 
 
+class _Sender(Dataset[list[Any]]):
+    """Sends what is small by value: each tensor is shared memory, which is asked for of its worker, one by one."""
+
+    def __init__(self, reader: _Reader) -> None:
+        self.reader = reader
+
+    def __getitem__(self, turn: Turn) -> list[Any]:
+        batch = self.reader[turn]
+        return list(batch._replace(**{name: getattr(batch, name).numpy() for name in SMALL}))
+
+
+def _received(sent: list[Any]) -> Batch:
+    batch = Batch(*sent)
+    return batch._replace(**{name: torch.from_numpy(getattr(batch, name)) for name in SMALL})
+
+
 @contextmanager
 def _loading(reader: _Reader, turns: Iterator[Turn], workers: int, *, pins: bool) -> Iterator[Iterator[Batch]]:
     """Read turns here, or in worker processes that are stopped at the end."""
@@ -154,7 +173,7 @@ def _loading(reader: _Reader, turns: Iterator[Turn], workers: int, *, pins: bool
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of more workers than cores: the caller has counted them
         loading = DataLoader(
-            reader,
+            _Sender(reader),
             sampler=turns,  # pyright: ignore[reportArgumentType]
             batch_size=None,
             num_workers=workers,
@@ -166,7 +185,7 @@ def _loading(reader: _Reader, turns: Iterator[Turn], workers: int, *, pins: bool
         with _undisturbed():
             batches = iter(loading)
     try:
-        yield batches
+        yield map(_received, batches)
     finally:
         stop = getattr(batches, "_shutdown_workers", None)
         if stop is not None:
@@ -189,6 +208,7 @@ def _undisturbed() -> Iterator[None]:
 def _start(worker: int) -> None:
     """Give a worker one thread, as there are as many workers as cores."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.setswitchinterval(SWITCH)
     torch.set_num_threads(1)
 
 
