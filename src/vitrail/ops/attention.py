@@ -7,9 +7,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 CHUNK = 1 << 24  # weights formed at a time: 64 MiB in float32
+# On a GPU: without cuDNN's, torch's first choice, whose backward pass gives NaN at such lengths as 64 and 576 once a
+# query's logits are all far below zero (pytorch issue 196678; seen here too, without a mask).
+KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 def attend(
@@ -26,7 +30,7 @@ def attend(
     chunks, and where there are several, each is made again in the backward pass.
     """
     if relative is None and (dropout == 0 or query.device.type != "cpu"):
-        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
+        return _fused(query, key, value, None, dropout)
     chunks = list(_chunks(query, key))
     again = len(chunks) > 1 and torch.is_grad_enabled() and not torch.compiler.is_exporting()
     mixed = []
@@ -41,7 +45,12 @@ def _attend_some(
 ) -> Tensor:
     """Mix the values for the queries from this place on."""
     bias = None if relative is None else relative_logits(query, relative, first)
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=dropout)
+    return _fused(query, key, value, bias, dropout)
+
+
+def _fused(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
+    with sdpa_kernel(KERNELS) if query.device.type == "cuda" else nullcontext():
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=dropout)
 
 
 def attention_weights(
