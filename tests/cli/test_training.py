@@ -81,11 +81,10 @@ def test_a_run_goes_on_from_its_own_result(finished: Path, tmp_path: Path, capsy
     arguments = ["finetune", "sample", "--model", str(finished), "--out", str(tmp_path / "two"), "--steps", "2"]
     assert main([*arguments, "--batch", "64", "--workers", "0", "--json"]) == 0
     shown = capsys.readouterr()
-    assert "Table 4's SGD at 0.01" in shown.err
+    assert "the recipe finetune/small, as the model is small and the images are few" in shown.err
     assert json.loads(shown.out)["finished"] is True
     resolved = json.loads((tmp_path / "two" / "training.json").read_text())["training"]
-    assert resolved["optimiser"]["kind"] == "sgd"
-    assert resolved["clip"] == 1.0
+    assert (resolved["optimiser"]["kind"], resolved["layer_decay"], resolved["clip"]) == ("adam", 0.75, 1.0)
 
 
 @pytest.mark.parametrize(

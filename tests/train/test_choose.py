@@ -174,3 +174,14 @@ def test_the_middle_of_a_few_shorter_sides_is_taken_whatever_cannot_be_read() ->
     assert middle_side(Many(3, (30, 99), (99, 50), (70, 80))) == 50
     with pytest.raises(DataError, match=r"none of the images looked at can be decoded\. vitrail data check says why"):
         middle_side(Many(5, (0, 0)))
+
+
+def test_a_small_checkpoint_and_few_images_have_a_recipe_of_their_own() -> None:
+    choice = choose(Many(720, (224, 224)), "vitrail-ti8", pretrained=True, has_val=False, small=True)
+    assert choice.training.recipe == "finetune/small"
+    assert (choice.training.layer_decay, choice.training.steps, choice.training.batch) == (0.75, 500, 32)
+    assert any("finetune/small" in reason for reason in choice.reasons)
+    with_margin = choose(Many(720, (224, 224)), "x", pretrained=True, has_val=False, small=True, given={"margin"})
+    assert with_margin.training.recipe == "finetune"
+    many = choose(Many(12_000, (224, 224)), "vitrail-ti8", pretrained=True, has_val=False, small=True)
+    assert many.training.recipe == "finetune"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from vitrail.train.task import Task
 
 Kind = Literal["pretrain", "finetune", "transfer", "vtab"]
+SMALL = 10_000_000  # parameters under which a checkpoint is not one of the paper's
 Number = TypeVar("Number", int, float)
 
 Model = Annotated[str | None, typer.Option(metavar="NAME|FILE", help="A name such as ViT-B/16, or a checkpoint.")]
@@ -88,6 +89,7 @@ def settle(asked: Asked, splits: "Mapping[str, Source]", *, later: Sequence[str]
     """Choose a recipe and a model where they are not said; no reason is given for fields that are settled later."""
     from vitrail.checkpoint.load import config_of
     from vitrail.data.sources.remote import RemoteShards
+    from vitrail.ops.counts import parameters
     from vitrail.train.choose import Choice, choose, middle_side
     from vitrail.train.task import is_checkpoint, training_split
 
@@ -102,6 +104,7 @@ def settle(asked: Asked, splits: "Mapping[str, Source]", *, later: Sequence[str]
             pretrained=known is not None and asked.kind != "pretrain",
             has_val=bool(splits.keys() & {"val", "dev"}),
             resnet=isinstance(known, BiTConfig),
+            small=asked.kind == "finetune" and known is not None and parameters(known).total < SMALL,
             given={*asked.flags, *names_of(asked.settings), *later},
         )
     if asked.model is None:

@@ -1,8 +1,10 @@
 """`vitrail pretrain` and `vitrail finetune`: the two recipes of the paper, on one loop."""
 
 import json
+import os
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,6 +24,7 @@ from vitrail.cli.asking import (
     Settings,
     Steps,
     Workers,
+    names_of,
     program,
     read_all,
     same_again,
@@ -32,6 +35,8 @@ from vitrail.cli.data import Pipe, Where
 from vitrail.cli.describe import Json
 from vitrail.cli.render import harmless
 from vitrail.cli.screen import showing
+from vitrail.config.recipes import adjust
+from vitrail.errors import ConfigError
 
 if TYPE_CHECKING:
     from vitrail.train.run import Outcome
@@ -48,6 +53,9 @@ HELP: dict[Kind, str] = {
 }
 
 Epochs = Annotated[float | None, typer.Option(help="Passes over the training images, instead of --steps.")]
+Minutes = Annotated[
+    float | None, typer.Option(help="As many steps as fit into so many minutes here, instead of --steps.")
+]
 Seed = Annotated[int | None, typer.Option(help="Of order, augmentation, dropout and fresh weights.", show_default="0")]
 Board = Annotated[bool, typer.Option("--tensorboard", help="Write for TensorBoard too.")]
 
@@ -62,6 +70,7 @@ def command(kind: Kind) -> Callable[..., None]:
         name: Named = None,
         steps: Steps = None,
         epochs: Epochs = None,
+        minutes: Minutes = None,
         batch: Batch = None,
         seed: Seed = None,
         workers: Workers = None,
@@ -81,7 +90,13 @@ def command(kind: Kind) -> Callable[..., None]:
             kind=kind, data=data, model=model, out=out, recipe=name, flags=given, settings=tuple(settings or ())
         )
         outcome = train(
-            asked, workers=workers, device=device, tensorboard=tensorboard, allow_pipe=allow_pipe, quiet=quiet
+            asked,
+            minutes=minutes,
+            workers=workers,
+            device=device,
+            tensorboard=tensorboard,
+            allow_pipe=allow_pipe,
+            quiet=quiet,
         )
         show_outcome(outcome, asked, as_json=as_json)
 
@@ -90,18 +105,28 @@ def command(kind: Kind) -> Callable[..., None]:
 
 
 def train(
-    asked: Asked, *, workers: int | None, device: str | None, tensorboard: bool, allow_pipe: bool, quiet: bool
+    asked: Asked,
+    *,
+    minutes: float | None = None,
+    workers: int | None,
+    device: str | None,
+    tensorboard: bool,
+    allow_pipe: bool,
+    quiet: bool,
 ) -> "Outcome | None":
     """Settle what is open and run it; nothing where another process of the same run speaks."""
     from vitrail.data.open import open_data
     from vitrail.evaluate.accuracy import measure_accuracy
     from vitrail.runtime.memory import keep_memory
     from vitrail.train.group import is_leader
+    from vitrail.train.pace import steps_within
     from vitrail.train.run import run
     from vitrail.train.task import name_model
 
     if asked.model is not None:
         name_model(asked.model)
+    if minutes is not None:
+        asked = for_minutes(asked, minutes)
     read_all(asked)
     splits = open_data(asked.data, allow_pipe=allow_pipe)
     choice = settle(asked, splits)
@@ -110,9 +135,26 @@ def train(
     with showing(quiet=quiet or not is_leader()) as tell:
         for reason in choice.reasons:
             tell({"kind": "note", "text": reason})
+        if minutes is not None:
+            tell({"kind": "note", "text": "measuring how long a step takes"})
+            steps, reason = steps_within(task, 60 * minutes, measure_accuracy)
+            task = replace(task, training=adjust(task.training, {"steps": steps}))
+            tell({"kind": "note", "text": reason})
         tell({"kind": "note", "text": f"writing to {task.out}"})
         outcome = run(task, measure_accuracy, tell)
     return outcome if is_leader() else None
+
+
+def for_minutes(asked: Asked, minutes: float) -> Asked:
+    """Leave a run's length open until it is measured; refuse what says it too, and runs of several processes."""
+    if not minutes > 0:
+        raise ConfigError(f"--minutes must be more than 0; got {minutes:g}.")
+    given = {"steps", "epochs"} & {*asked.flags, *names_of(asked.settings)}
+    if given:
+        raise ConfigError(f"a run's length is given twice: --minutes and {' and '.join(sorted(given))}. Give one.")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError("--minutes measures one process alone. Say --steps or --epochs with torchrun.")
+    return replace(asked, flags={**asked.flags, "steps": 1})
 
 
 def show_outcome(outcome: "Outcome | None", asked: Asked, *, as_json: bool) -> None:

@@ -211,6 +211,18 @@ SMALL = Training(
     stochastic_depth=0.1,
 )
 
+# A small pre-trained model and few images: as SMALL, with lower layers held back, which the paper's models need not.
+SMALL_MODEL = make(
+    Training,
+    {name: getattr(SMALL, name) for name in SMALL.__dataclass_fields__},
+    {
+        "recipe": "finetune/small",
+        "optimiser": Adam(rate=1e-3, betas=(0.9, 0.99), decay=0.05),
+        "augmentation": Augmentation(area=(0.4, 1.0), mixup=0.2),
+        "layer_decay": 0.75,
+    },
+)
+
 # Small data from scratch, and hours: what a plain ViT needs to go on learning.
 SCRATCH = Training(
     recipe="scratch",
@@ -233,4 +245,5 @@ RECIPES: dict[str, Row] = {
     **_augreg(),
     "small": Row(training=SMALL, source="made here; LOG.md has what it gives"),
     "scratch": Row(training=SCRATCH, source="made here; LOG.md has what it gives"),
+    "finetune/small": Row(training=SMALL_MODEL, source="made here; LOG.md has what it gives"),
 }

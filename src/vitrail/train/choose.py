@@ -42,9 +42,12 @@ def choose(
     pretrained: bool,
     has_val: bool,
     resnet: bool = False,
+    small: bool = False,
     given: Collection[str] = (),
 ) -> Choice:
     """Choose for this many images of this size: Table 4 for a checkpoint, small data from scratch otherwise.
+
+    A `small` checkpoint, which Table 4's models are not, is fine-tuned on few images by a recipe of its own.
 
     Of fields that are given no reason is told, since they are not chosen.
     """
@@ -54,6 +57,8 @@ def choose(
     if not has_val and "dev" not in given:
         why.append(f"{dev:.0%} of them kept back to choose by, as there is no val split")
     if pretrained and model is not None:
+        if small and not resnet and count < FEW and "margin" not in given:  # which images that are mixed have not
+            return _finetuning_small(count, model, dev, why, given)
         return _finetuning(count, model, dev, why, given, resnet=resnet)
     return _from_scratch(source, count, model, dev, why, given)
 
@@ -75,6 +80,20 @@ def _finetuning(count: int, model: str, dev: float, why: list[str], given: Colle
     if "image_size" not in given:
         why.append("the model's own image size; the paper goes higher: --set image_size=384")
     return Choice(model=model, training=training, reasons=tuple(why), rates=found.rates)
+
+
+def _finetuning_small(count: int, model: str, dev: float, why: list[str], given: Collection[str]) -> Choice:
+    steps, batch = hyperrule(count).training.steps, batch_for(count)
+    changes = {"batch": batch, "dev": dev, "steps": steps}
+    at = "" if {"rate", "optimiser.rate"} & set(given) else " at 1e-3"
+    why.append(
+        f"the recipe finetune/small, as the model is small and the images are few: AdamW{at}, less in lower layers"
+    )
+    if not {"steps", "epochs", "batch"} & set(given):
+        why.append(f"{steps:,} steps of {batch} images; --minutes 10 takes as many as fit")
+    if "image_size" not in given:
+        why.append("the model's own image size; larger is slower and often better: --set image_size=96")
+    return Choice(model=model, training=adjust(recipe("finetune/small").training, changes), reasons=tuple(why))
 
 
 def _from_scratch(

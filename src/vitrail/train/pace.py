@@ -1,0 +1,69 @@
+"""How many steps fit into a time: measured in a short trial, before the run begins."""
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vitrail.checkpoint.place import BEGUN, read_document
+from vitrail.config.recipes import adjust
+from vitrail.errors import ConfigError
+from vitrail.train.journal import Journal
+from vitrail.train.prepare import Measure
+from vitrail.train.run import run
+from vitrail.train.task import Task, training_split
+
+TRIAL = 8  # steps, of which the first few warm up
+COUNTED = 4
+FEWEST = 10  # steps that a run is worth
+ANSWER = 1 / 3  # what an image costs that is evaluated, of one that is trained on
+SPARE = 0.95  # of the time, as machines have moods
+
+
+def steps_within(task: Task, seconds: float, measure: Measure) -> tuple[int, str]:
+    """Give the steps that fit, evaluations and all, and why; those of the run itself where it has begun already."""
+    if (task.out / BEGUN).is_file():
+        steps = read_document(task.out / BEGUN).get("training", {}).get("steps")
+        if isinstance(steps, int):
+            return steps, f"{steps:,} steps, as the run was begun with"
+    start = time.perf_counter()
+    pace = _trial(task, measure)
+    left = seconds * SPARE - (time.perf_counter() - start)
+    images, evaluated, last = _images(task)
+    each = pace * (1 + ANSWER * evaluated / max(images, 1))
+    steps = int((left - pace / task.training.batch * ANSWER * last) / each)
+    if steps < FEWEST:
+        raise ConfigError(
+            f"a step of {task.training.batch} images takes {pace:.1f} seconds here; {seconds / 60:g} minutes are too "
+            "few. Give more, a smaller model, --batch, or --set image_size=... with fewer pixels."
+        )
+    return steps, f"{steps:,} steps fit into {seconds / 60:g} minutes: {pace:.2f} seconds each, as measured"
+
+
+def _trial(task: Task, measure: Measure) -> float:
+    """Run a few steps beside, where nothing is kept; give the seconds of one."""
+    changes = {"steps": TRIAL, "log_every": 1, "save_every": 10 * TRIAL, "evaluate_every": 10 * TRIAL, "dev": 0.0}
+    training = adjust(task.training, changes | {"patience": None, "schedule.warmup": 0, "held_out": 0.0})
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "trial"
+        splits = {"train": training_split(task.splits)}
+        run(replace(task, out=out, training=training, splits=splits, tensorboard=False), measure, _nobody)
+        lines = [json.loads(line) for line in Journal(out).path.read_text().splitlines()]
+    paces = [line["time"]["images_per_second"] for line in lines if line["kind"] == "train"]
+    return task.training.batch / statistics.median(paces[-COUNTED:])
+
+
+def _images(task: Task) -> tuple[int, float, int]:
+    """Count the images of an epoch, of an evaluation after it, and of the last one."""
+    whole = len(training_split(task.splits))
+    val = next((len(task.splits[name]) for name in ("val", "dev") if name in task.splits), None)
+    kept = whole * task.training.dev if val is None else val
+    return round(whole - (kept if val is None else 0)), kept, len(task.splits.get("test", ()))
+
+
+def _nobody(event: Mapping[str, Any]) -> None:
+    """Hear nothing."""
