@@ -7,9 +7,10 @@ BIN := $(VENV)/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # A process a core, each with one thread: twice as fast as one process with all of them.
+AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --maxprocesses 8
 
-.PHONY: help demo test test-all check clean
+.PHONY: help demo test test-all check browser clean
 
 help: ## Say what each target does.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 16
@@ -28,6 +29,10 @@ check: $(VENV)/.dev ## Format, lint, types and architecture.
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
 	$(BIN)/pytest -q tests/test_architecture.py
+
+browser: ## Install Chromium, in which pages are tested (Debian; elsewhere set CHROMIUM to its path).
+	@test -x "$${CHROMIUM:-/usr/bin/chromium}" || { $(AS_ROOT) apt-get update -qq && $(AS_ROOT) apt-get install -y -qq chromium; }
+	@"$${CHROMIUM:-/usr/bin/chromium}" --version
 
 clean: ## Remove what the targets above made.
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vitrail import evaluate as evaluate
+    from vitrail import inspection as inspection
     from vitrail.checkpoint import convert as convert
     from vitrail.checkpoint import describe as describe
     from vitrail.checkpoint import load as load
@@ -44,7 +45,7 @@ _HOMES = {
     "VitrailError": "vitrail.errors",
 }
 # Parts whose functions are called by their own names: vitrail.evaluate.fewshot.
-_PARTS = ("evaluate",)
+_PARTS = ("evaluate", "inspection")
 __all__ = [
     "CheckpointError",
     "ConfigError",
@@ -55,6 +56,7 @@ __all__ = [
     "create",
     "describe",
     "evaluate",
+    "inspection",
     "load",
     "names",
     "save",

@@ -15,6 +15,7 @@ from vitrail.cli.demo import demo
 from vitrail.cli.describe import describe
 from vitrail.cli.evaluate import evaluate
 from vitrail.cli.fewshot import fewshot
+from vitrail.cli.inspect import inspect
 from vitrail.cli.plan import plan
 from vitrail.cli.render import show_error
 from vitrail.cli.transfer import transfer
@@ -29,6 +30,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "describe": describe,
     "evaluate": evaluate,
     "fewshot": fewshot,
+    "inspect": inspect,
     "finetune": training.command("finetune"),
     "plan": plan,
     "pretrain": training.command("pretrain"),

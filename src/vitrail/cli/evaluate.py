@@ -4,7 +4,7 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
@@ -25,6 +25,7 @@ from vitrail.cli.measuring import (
     Workers,
     choose_split,
     measuring,
+    showing_progress,
 )
 from vitrail.cli.render import harmless
 from vitrail.config.check import whole
@@ -45,7 +46,14 @@ Mapped = Annotated[
     str | None,
     typer.Option("--mapping", metavar="JSON", help="The model's classes for each of the data's, such as ObjectNet's."),
 ]
+Page = Annotated[
+    str | None,
+    typer.Option("--report", metavar="FOLDER", help="Write a page there too: the worst mistakes, and where it looked."),
+]
 Worst = Annotated[int, typer.Option(help="Wrong answers to name, the surest first.")]
+
+
+SHOWN = 8  # images of a page where no answer is wrong
 
 
 class Opened(NamedTuple):
@@ -66,6 +74,7 @@ def evaluate(
     mapping: Mapped = None,
     worst: Worst = 10,
     out: Out = None,
+    page: Page = None,
     batch: Batch = None,
     workers: Workers = None,
     device: Device = None,
@@ -79,7 +88,8 @@ def evaluate(
     """Measure accuracy and say where a model errs; every image counts once.
 
     Of data without a test or val split, a run is measured on the images that it kept back; `--split` takes them all.
-    With `--out`, evaluation.json and predictions.csv are written. What was computed is kept, and used again.
+    With `--out`, evaluation.json and predictions.csv are written; with `--report`, the page of `vitrail inspect` too,
+    of the wrong answers that it is surest of. What was computed is kept, and used again.
     """
     whole("worst", worst, least=0)
     if labels is not None and mapping is not None:
@@ -106,14 +116,32 @@ def evaluate(
     rows = results(found, run=run, data=data, setting={name: value for name, value in setting.items() if value})
     time = {"seconds": round(first.found.seconds, 2), "reused": first.found.reused}
     document = document_of("evaluate", rows, run=run, data=data, split=said, **found, time=time)
-    if out is not None:
-        folder = Path(out).expanduser()
+    for folder in [Path(folder).expanduser() for folder in dict.fromkeys((out, page)) if folder is not None]:
         write_document(folder / "evaluation.json", document)
         write_bytes(folder / "predictions.csv", predictions(first))
+    if page is not None:
+        write_page(Path(page).expanduser(), opened[0], source, document, quiet=quiet)
     if as_json:
         typer.echo(json.dumps(document, indent=2))
     else:
         show_evaluation(document, out)
+        if page is not None:
+            typer.echo(f"page: {harmless(str(Path(page) / 'report.html'))}")
+
+
+def write_page(folder: Path, opened: Opened, source: "Source", document: Mapping[str, Any], *, quiet: bool) -> None:
+    """Write the page of the worst mistakes, with where the model looked; of some images where there are none."""
+    from vitrail.cli.inspect import look_at, said_command
+    from vitrail.evaluate.tables import tables_of
+    from vitrail.inspection.report import write_report
+    from vitrail.inspection.views import spread
+
+    wrong = [row["sample"] for row in document["worst"]["images"]]
+    with showing_progress(quiet=quiet) as (tell, _, say):
+        chosen = wrong or spread(len(source), SHOWN).tolist()
+        subject, places = look_at(opened.run, opened.model, source, chosen, wrong, say, tell, bias=False)
+        tables = tables_of(document)
+        write_report(folder, subject, mistakes=places, tables=tables, command=said_command(), tell=tell)
 
 
 def choose_images(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from vitrail.config import suggest
 from vitrail.data.source import Source
+from vitrail.data.sources.files import FilesSource, is_image, loose_images
 from vitrail.data.sources.folder import folder_splits
 from vitrail.data.sources.idx import idx_splits
 from vitrail.data.sources.packed import PackedSource
@@ -39,6 +40,16 @@ def open_data(what: str | os.PathLike[str], *, allow_pipe: bool = False) -> Mapp
         hint = suggest(text, ("sample", "synthetic")) if os.sep not in text else " Check the path."
         raise DataError(f"there is no data at {text!r}.{hint}")
     return _in_folder(path, allow_pipe=allow_pipe) if path.is_dir() else _in_file(path, allow_pipe=allow_pipe)
+
+
+def open_images(what: str | os.PathLike[str], *, allow_pipe: bool = False) -> Mapping[str, Source]:
+    """Open images to look at, with labels or without: a file, a folder of files, or anything that `open_data` opens."""
+    path = Path(os.fspath(what)).expanduser()
+    if is_image(path):
+        return {"all": FilesSource([path])}
+    if path.is_dir() and (loose := loose_images(path)) and not any(entry.is_dir() for entry in path.iterdir()):
+        return {"all": FilesSource(loose)}
+    return open_data(what, allow_pipe=allow_pipe)
 
 
 def open_split(what: str | os.PathLike[str], split: str | None = None, *, allow_pipe: bool = False) -> Source:

@@ -183,6 +183,7 @@ def _worst(subject: Subject, scored: Score, most: int) -> dict[str, Any]:
     images = [
         {
             "name": subject.name(row),
+            "sample": int(found.samples[row]),
             "class": subject.wanted(row),
             "answer": subject.class_name(int(found.answer[row])),
             "confidence": float(found.confidence[row]),

@@ -1,5 +1,36 @@
-"""Look inside a model: what it holds, and what it does with an image."""
+"""Look inside a model: what it holds, and what it does with an image. Tensors in, tensors out; drawing is elsewhere."""
 
+from vitrail.inspection.attention import attention_distance, pooled_attention, rollout, rollout_matrix
+from vitrail.inspection.bias import Agreement, Moved, patch_agreement, shift_agreement
+from vitrail.inspection.filters import Components, filter_components, filters_of
+from vitrail.inspection.layers import layer_similarity
+from vitrail.inspection.positions import (
+    Axes,
+    axis_similarity,
+    kind_of_positions,
+    position_similarity,
+    relative_similarity,
+)
 from vitrail.inspection.walk import Step, walk
 
-__all__ = ["Step", "walk"]
+__all__ = [
+    "Agreement",
+    "Axes",
+    "Components",
+    "Moved",
+    "Step",
+    "attention_distance",
+    "axis_similarity",
+    "filter_components",
+    "filters_of",
+    "kind_of_positions",
+    "layer_similarity",
+    "patch_agreement",
+    "pooled_attention",
+    "position_similarity",
+    "relative_similarity",
+    "rollout",
+    "rollout_matrix",
+    "shift_agreement",
+    "walk",
+]

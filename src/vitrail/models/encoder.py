@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vitrail.config import Grid, ViTConfig
 from vitrail.models.dropout import Dropout, StochasticDepth
-from vitrail.ops import Reach, attend, attention_weights, from_lines, to_lines, weights_of_lines
+from vitrail.ops import Reach, attend, attention_weights, from_lines, query_chunks, to_lines, weights_of_lines
 
 ACTIVATIONS = {
     "gelu-tanh": lambda: nn.GELU(approximate="tanh"),
@@ -57,6 +57,22 @@ class SelfAttention(nn.Module):
         if self.reach != "all":
             return weights_of_lines(attention_weights(query, key), grid, self.reach, queries)
         return attention_weights(query, key, queries=queries, relative=self._by_head(relative))
+
+    def weights_in_parts(
+        self,
+        tokens: Float[Tensor, "B T D"],
+        grid: Grid | None = None,
+        relative: Float[Tensor, "M D"] | None = None,
+    ) -> Iterator[tuple[int, Float[Tensor, "B h Q T"]]]:
+        """Give `weights` some queries at a time, with the first one's number; the whole matrix is never formed."""
+        query, key, _ = self.project(tokens, grid)
+        lines = None if self.reach == "all" else attention_weights(query, key)
+        for rows in query_chunks(tokens.shape[1], tokens.shape[0] * self.heads * tokens.shape[1]):
+            queries = slice(rows.start, rows.stop)
+            if lines is None:
+                yield rows.start, attention_weights(query, key, queries=queries, relative=self._by_head(relative))
+            else:
+                yield rows.start, weights_of_lines(lines, grid, self.reach, queries)
 
     def _by_head(self, relative: Float[Tensor, "M D"] | None) -> Float[Tensor, "M h d"] | None:
         return None if relative is None else relative.unflatten(1, (self.heads, relative.shape[1] // self.heads))

@@ -46,8 +46,7 @@ class ViT(Model):
         """What the linear classifier reads: eq. 4, and the tanh layer where there is one."""
         tokens = self.embed(images)  # eq. 1
         tokens = self.encode(tokens, self.grid_of(images))  # eqs. 2-3
-        pooled = self.pool(tokens)  # eq. 4
-        return pooled if self.hidden is None else torch.tanh(self.hidden(pooled))
+        return self.read(tokens)  # eq. 4
 
     def tokens(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B T D"]:
         """Every token after the last block and the final norm; the class token first where there is one."""
@@ -81,6 +80,11 @@ class ViT(Model):
     def grid_of(self, images: Float[Tensor, "B C H W"]) -> Grid:
         """Rows and columns of the patches of these images, which may be of another size than the model's own."""
         return self.config.stem.grid(*images.shape[2:])
+
+    def read(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B R"]:
+        """What the linear classifier reads of the tokens: eq. 4, and the tanh layer where there is one."""
+        pooled = self.pool(tokens)
+        return pooled if self.hidden is None else torch.tanh(self.hidden(pooled))
 
     def pool(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B D"]:
         """The class token (eq. 4), or the mean or maximum of all tokens where there is none."""

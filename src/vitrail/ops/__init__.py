@@ -1,6 +1,6 @@
 """MATHS: pure functions of tensors, no parameters."""
 
-from vitrail.ops.attention import CHUNK, attend, attention_weights, relative_logits
+from vitrail.ops.attention import CHUNK, attend, attention_weights, query_chunks, relative_logits
 from vitrail.ops.convolution import (
     convolve_same,
     max_pool_same,
@@ -28,6 +28,7 @@ __all__ = [
     "keep_mask",
     "max_pool_same",
     "patchify",
+    "query_chunks",
     "relative_logits",
     "resample_axis",
     "resample_patches",

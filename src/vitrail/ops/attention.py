@@ -101,8 +101,13 @@ def relative_logits(
 
 
 def _chunks(query: Tensor, key: Tensor) -> Iterator[range]:
-    """Split the queries so that no more than CHUNK weights are formed at a time; of one image in a traced program."""
+    """Split the queries of a batch; as for one image in a traced program."""
     images = 1 if torch.compiler.is_compiling() else query.shape[0]
-    step = max(1, CHUNK // max(images * query.shape[1] * key.shape[2], 1))
-    for start in range(0, query.shape[2], step):
-        yield range(start, min(start + step, query.shape[2]))
+    return query_chunks(query.shape[2], images * query.shape[1] * key.shape[2])
+
+
+def query_chunks(queries: int, weights: int) -> Iterator[range]:
+    """Split queries of so many weights each so that no more than CHUNK weights are formed at a time."""
+    step = max(1, CHUNK // max(weights, 1))
+    for start in range(0, queries, step):
+        yield range(start, min(start + step, queries))

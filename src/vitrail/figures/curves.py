@@ -1,0 +1,90 @@
+"""Pictures of numbers: distances by layer, curves, matrices."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrail.figures.canvas import COLOURS, FAINT, INK, PAPER, Theme, dress, new_sheet, to_png
+
+Numbers = NDArray[np.floating]
+WIDEST = 9.0  # inches
+
+
+class Curve(NamedTuple):
+    """A line with a name; marks are places on the x axis worth a line of their own."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+
+
+def draw_distances(models: Sequence[tuple[str, Numbers]], theme: Theme = "light") -> bytes:
+    """Draw each head's mean attention distance by layer (L h), one panel a model (Fig. 7 right, Fig. 11)."""
+    width = WIDEST if len(models) > 1 else WIDEST * 0.6
+    sheet = new_sheet(width, 3.4, theme)
+    top = max(float(values.max()) for _, values in models) * 1.08 or 1.0
+    for place, (name, values) in enumerate(models):
+        axes = sheet.add_subplot(1, len(models), place + 1)
+        layers, heads = values.shape
+        for head in range(heads):
+            colour = COLOURS[theme][head % len(COLOURS[theme])]
+            axes.scatter(np.arange(1, layers + 1), values[:, head], s=16, color=colour, alpha=0.8, linewidths=0)
+        axes.plot(np.arange(1, layers + 1), values.mean(axis=1), color=FAINT[theme], linewidth=1, zorder=0)
+        dress(axes, theme, title=name)
+        axes.set_xlim(0.5, layers + 0.5)
+        axes.set_ylim(0, top)
+        axes.set_xticks(range(1, layers + 1, max(1, layers // 8)))
+        axes.set_xlabel("layer")
+        axes.set_ylabel("mean attention distance, pixels")
+    return to_png(sheet)
+
+
+def draw_curves(
+    panels: Sequence[tuple[str, Sequence[Curve]]],
+    x_label: str,
+    theme: Theme = "light",
+    *,
+    marks: Sequence[float] = (),
+    percent: bool = False,
+) -> bytes:
+    """Draw panels of curves between 0 and 1; `marks` are lines at places worth one."""
+    sheet = new_sheet(WIDEST, 3.2, theme)
+    lowest = min(min(curve.y) for _, curves in panels for curve in curves)
+    for place, (title, curves) in enumerate(panels):
+        axes = sheet.add_subplot(1, len(panels), place + 1)
+        for mark in marks:
+            axes.axvline(mark, color=FAINT[theme], linewidth=0.6, linestyle=":", zorder=0)
+        for number, curve in enumerate(curves):
+            colour = COLOURS[theme][number % len(COLOURS[theme])]
+            axes.plot(curve.x, curve.y, color=colour, linewidth=1.6, marker="o", markersize=3, label=curve.name)
+        dress(axes, theme, title=title)
+        axes.set_ylim(min(lowest, 0.0) - 0.02, 1.03)
+        axes.set_xlabel(x_label)
+        if percent:
+            axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
+        if len(curves) > 1:
+            axes.legend(fontsize=8, frameon=False, labelcolor=INK[theme], facecolor=PAPER[theme])
+    return to_png(sheet)
+
+
+def draw_matrix(values: Numbers, x_label: str, y_label: str, theme: Theme = "light", *, title: str = "") -> bytes:
+    """Draw a matrix of similarities from 0 to 1, first row at the bottom."""
+    rows, cols = values.shape
+    sheet = new_sheet(4.6, 0.9 + 3.4 * min(max(rows / cols, 0.4), 1.6), theme)
+    axes = sheet.add_subplot()
+    shown = axes.imshow(values, cmap="viridis", vmin=0, vmax=1, origin="lower", interpolation="nearest", aspect="auto")
+    dress(axes, theme, title=title)
+    axes.set_xticks(
+        range(0, cols, max(1, cols // 12)), [str(place + 1) for place in range(0, cols, max(1, cols // 12))]
+    )
+    axes.set_yticks(
+        range(0, rows, max(1, rows // 12)), [str(place + 1) for place in range(0, rows, max(1, rows // 12))]
+    )
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    bar = sheet.colorbar(shown, ax=axes, shrink=0.8)
+    bar.ax.tick_params(colors=INK[theme], labelsize=8)
+    bar.set_label("CKA", color=INK[theme], fontsize=9)
+    return to_png(sheet)

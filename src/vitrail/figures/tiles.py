@@ -1,0 +1,129 @@
+"""Pictures that are many small pictures: filters, positions, maps over images."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrail.figures.canvas import INK, Theme, dress, new_sheet, to_png, undress
+
+Numbers = NDArray[np.floating]
+Picture = NDArray[np.uint8]  # H W 3
+HEAT = "magma"  # from black, for what lies on black; perceptually uniform
+COSINE = "viridis"
+GAP = 1  # cells between tiles
+WIDEST = 9.0  # inches
+
+
+def draw_filters(filters: Numbers, shares: Numbers, theme: Theme = "light") -> bytes:
+    """Draw filters (k C p p), each scaled to its own range, with their shares of the variance (Fig. 7 left)."""
+    count = len(filters)
+    cols = min(count, 14 if count > 7 else 7)
+    rows = -(-count // cols)
+    sheet = new_sheet(WIDEST, 0.35 + rows * (WIDEST / cols + 0.12), theme)
+    for place in range(count):
+        axes = sheet.add_subplot(rows, cols, place + 1)
+        low, high = filters[place].min(), filters[place].max()
+        scaled = (filters[place] - low) / max(high - low, 1e-12)
+        grey = scaled.shape[0] != 3
+        axes.imshow(scaled.mean(axis=0) if grey else scaled.transpose(1, 2, 0), cmap="gray", vmin=0, vmax=1)
+        undress(axes, theme, title=f"{shares[place]:.1%}")
+    return to_png(sheet)
+
+
+def draw_tiles(similarity: Numbers, theme: Theme = "light", *, title: str = "") -> bytes:
+    """Draw for each patch the cosines of its position with all others, at its own place (Fig. 7 centre)."""
+    rows, cols = similarity.shape[:2]
+    whole = np.full((rows * (rows + GAP) - GAP, cols * (cols + GAP) - GAP), np.nan)
+    for row in range(rows):
+        for col in range(cols):
+            top, left = row * (rows + GAP), col * (cols + GAP)
+            whole[top : top + rows, left : left + cols] = similarity[row, col]
+    width = WIDEST * 0.62
+    sheet = new_sheet(width + 0.9, width * whole.shape[0] / whole.shape[1] + 0.7, theme)
+    axes = sheet.add_subplot()
+    shown = axes.imshow(whole, cmap=COSINE, vmin=float(similarity.min()), vmax=1, interpolation="nearest")
+    dress(axes, theme, title=title)
+    for ticks, labels, count in (
+        (axes.set_xticks, axes.set_xticklabels, cols),
+        (axes.set_yticks, axes.set_yticklabels, rows),
+    ):
+        every = max(1, -(-count // 12))
+        ticks([place * (count + GAP) + (count - 1) / 2 for place in range(0, count, every)])
+        labels([str(place + 1) for place in range(0, count, every)])
+    axes.set_xlabel("column of the patch")
+    axes.set_ylabel("row of the patch")
+    bar = sheet.colorbar(shown, ax=axes, shrink=0.7, pad=0.02)
+    bar.ax.tick_params(colors=INK[theme], labelsize=8)
+    bar.set_label("cosine similarity", color=INK[theme], fontsize=9)
+    return to_png(sheet)
+
+
+def draw_axes(rows: Numbers, cols: Numbers, theme: Theme = "light") -> bytes:
+    """Draw the cosines among the rows' positions and among the columns'."""
+    sheet = new_sheet(WIDEST * 0.8, WIDEST * 0.38, theme)
+    for place, (name, values) in enumerate((("row", rows), ("column", cols))):
+        axes = sheet.add_subplot(1, 2, place + 1)
+        shown = axes.imshow(values, cmap=COSINE, vmin=-1, vmax=1, interpolation="nearest")
+        dress(axes, theme, title=f"{name} with {name}")
+        axes.set_xlabel(name)
+        axes.set_ylabel(name)
+        bar = sheet.colorbar(shown, ax=axes, shrink=0.8)
+        bar.ax.tick_params(colors=INK[theme], labelsize=8)
+    return to_png(sheet)
+
+
+def draw_relative(similarity: Numbers, theme: Theme = "light") -> bytes:
+    """Draw for each head the cosines among the keys of all offsets (h M M)."""
+    heads, offsets = similarity.shape[:2]
+    cols = min(heads, 6)
+    rows, reach = -(-heads // cols), (offsets - 1) / 2
+    sheet = new_sheet(WIDEST, 0.3 + rows * (WIDEST / cols + 0.25), theme)
+    for head in range(heads):
+        axes = sheet.add_subplot(rows, cols, head + 1)
+        axes.imshow(similarity[head], cmap=COSINE, vmin=-1, vmax=1, extent=(-reach, reach, reach, -reach))
+        dress(axes, theme, title=f"head {head + 1}")
+        axes.set_xticks([-reach, 0, reach])
+        axes.set_yticks([-reach, 0, reach])
+    return to_png(sheet)
+
+
+def draw_overlays(images: Sequence[Picture], maps: Sequence[Numbers], names: Sequence[str], theme: Theme) -> bytes:
+    """Draw images in pairs: as they are, and lit from where the map is least to where it is most (Figs. 6 and 14)."""
+    pairs = 4 if len(images) > 3 else len(images)
+    rows = -(-len(images) // pairs)
+    side = WIDEST / (2 * pairs)
+    sheet = new_sheet(WIDEST, rows * (side * images[0].shape[0] / images[0].shape[1] + 0.28) + 0.1, theme)
+    for place, (image, values, name) in enumerate(zip(images, maps, names, strict=True)):
+        light = (values - values.min()) / max(float(values.max() - values.min()), 1e-12)
+        lit = image * (0.12 + 0.88 * light[:, :, None])
+        for half, picture in enumerate((image, lit.round().clip(0, 255).astype(np.uint8))):
+            axes = sheet.add_subplot(rows, 2 * pairs, 2 * place + half + 1)
+            axes.imshow(picture, interpolation="nearest" if image.shape[0] < 100 else "antialiased")
+            undress(axes, theme, title=name if half == 0 else "attention")
+    return to_png(sheet)
+
+
+def draw_heads(maps: Numbers, theme: Theme = "light") -> bytes:
+    """Draw a map for each head of each layer (L h rows cols), each scaled to its own largest value."""
+    layers, heads, rows, cols = maps.shape
+    peaks = maps.max(axis=(2, 3), keepdims=True)
+    whole = np.full((layers * (rows + GAP) - GAP, heads * (cols + GAP) - GAP), np.nan)
+    for layer in range(layers):
+        for head in range(heads):
+            top, left = layer * (rows + GAP), head * (cols + GAP)
+            whole[top : top + rows, left : left + cols] = maps[layer, head] / max(
+                float(peaks[layer, head, 0, 0]), 1e-12
+            )
+    width = min(WIDEST, 0.8 + heads * 0.7)
+    sheet = new_sheet(width, 0.6 + (width - 0.6) * whole.shape[0] / whole.shape[1], theme)
+    axes = sheet.add_subplot()
+    axes.imshow(whole, cmap=HEAT, vmin=0, vmax=1, interpolation="nearest")
+    dress(axes, theme)
+    axes.set_xticks([head * (cols + GAP) + (cols - 1) / 2 for head in range(heads)])
+    axes.set_xticklabels([str(head + 1) for head in range(heads)])
+    axes.set_yticks([layer * (rows + GAP) + (rows - 1) / 2 for layer in range(layers)])
+    axes.set_yticklabels([str(layer + 1) for layer in range(layers)])
+    axes.set_xlabel("head")
+    axes.set_ylabel("layer")
+    return to_png(sheet)

@@ -1,0 +1,198 @@
+"""Who attends to whom, layer by layer, without hooks and without ever holding all weights (Figs. 6, 7, 11 and 14)."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitrail.config import Grid
+from vitrail.errors import ShapeError
+from vitrail.inspection.layers import LayerFeatures
+from vitrail.inspection.looking import AT_ONCE, at_rest, fitting, in_parts, with_attention
+from vitrail.models import ViT
+from vitrail.ops import CHUNK
+from vitrail.ops.distance import distance_sums, patch_distances
+from vitrail.ops.rollout import roll_on
+
+
+class Seen(NamedTuple):
+    """What the images that are looked at have in common."""
+
+    images: int
+    layers: int
+    heads: int
+    leading: int  # tokens before the patches: the class token, or none
+    grid: Grid
+    stride: int  # pixels from one patch to the next
+    device: torch.device
+
+    @property
+    def tokens(self) -> int:
+        """The class token and the patches."""
+        return self.leading + self.grid[0] * self.grid[1]
+
+
+@runtime_checkable
+class Observer(Protocol):
+    """Keeps what it needs of the weights that it is shown, some queries of a layer at a time."""
+
+    def see(self, layer: int, first: int, weights: Float[Tensor, "B h Q T"]) -> None:
+        """Look at the weights of the queries from the first one on."""
+
+
+def what_is_seen(model: ViT, images: Float[Tensor, "B C H W"]) -> Seen:
+    """Say what an observer will be shown of these images."""
+    return Seen(
+        images=len(images),
+        layers=len(model.blocks),
+        heads=model.config.heads,
+        leading=model.config.class_tokens,
+        grid=model.grid_of(images),
+        stride=model.config.stem.stride,
+        device=images.device,
+    )
+
+
+def observe(
+    model: ViT, images: Float[Tensor, "B C H W"], observers: Sequence[Observer], features: LayerFeatures | None = None
+) -> Float[Tensor, "B T D"]:
+    """Send images through once and show all attention weights (eq. 6) to observers; give the tokens at the end.
+
+    `features` are given what every layer makes of the patches, as `feature_map` gives it.
+    """
+    tokens, grid = model.embed(images), model.grid_of(images)
+    for layer, block in enumerate(model.blocks):
+        tokens, keys = model.enter(tokens, layer, grid)
+        for first, weights in block.attention.weights_in_parts(block.attention_input(tokens), grid, keys):
+            for observer in observers:
+                observer.see(layer, first, weights)
+        tokens = block(tokens, grid, keys)
+        if features is not None:
+            patches = model.norm(tokens)[:, model.config.class_tokens :]
+            features.add(layer, patches.transpose(1, 2).unflatten(2, grid))
+    return model.norm(tokens)
+
+
+Kind = TypeVar("Kind", bound=Observer)
+
+
+class Rollout:
+    """Multiplies the layers' attention, the mean over heads with the residual (Appendix D.8)."""
+
+    def __init__(self, seen: Seen) -> None:
+        self.seen, self.joint = seen, None
+        self._mean: Tensor | None = None
+
+    def see(self, layer: int, first: int, weights: Float[Tensor, "B h Q T"]) -> None:
+        """Gather the mean over the heads; after the layer's last query, go one layer on."""
+        if self._mean is None:
+            self._mean = weights.new_empty(self.seen.images, self.seen.tokens, self.seen.tokens)
+        stop = first + weights.shape[2]
+        self._mean[:, first:stop] = weights.mean(dim=1)
+        if stop == self.seen.tokens:
+            self.joint: Tensor | None = roll_on(self.joint, self._mean)
+
+    def whole(self) -> Float[Tensor, "B T T"]:
+        """Shares of the input tokens in every token after the last layer."""
+        assert self.joint is not None, "an encoder has a layer"
+        return self.joint
+
+    def maps(self) -> Float[Tensor, "B rows cols"]:
+        """Shares of the patches in what the classifier reads: the class token, or the mean of all tokens."""
+        joint = self.whole()
+        read = joint[:, 0] if self.seen.leading else joint.mean(dim=1)
+        return read[:, self.seen.leading :].unflatten(1, self.seen.grid)
+
+
+class Pooled:
+    """Keeps what the class token attends to; where there is none, the mean over all tokens, which are pooled."""
+
+    def __init__(self, seen: Seen) -> None:
+        self.seen = seen
+        shape = (seen.images, seen.layers, seen.heads, seen.grid[0] * seen.grid[1])
+        self.sums = torch.zeros(shape, device=seen.device)
+
+    def see(self, layer: int, first: int, weights: Float[Tensor, "B h Q T"]) -> None:
+        """Take the class token's row, or add rows up."""
+        patches = weights[:, :, :, self.seen.leading :]
+        if not self.seen.leading:
+            self.sums[:, layer] += patches.sum(dim=2) / self.seen.tokens
+        elif first == 0:
+            self.sums[:, layer] = patches[:, :, 0]
+
+    def maps(self) -> Float[Tensor, "B L h rows cols"]:
+        """Shares of the patches."""
+        return self.sums.unflatten(3, self.seen.grid)
+
+
+class Distances:
+    """Adds up how far the patches look (Appendix D.7); the class token is left out, as query and as key."""
+
+    def __init__(self, seen: Seen, *, normalised: bool) -> None:
+        self.seen, self.normalised = seen, normalised
+        self.far = patch_distances(seen.grid, seen.stride).to(seen.device)
+        self.sums = torch.zeros(seen.images, seen.layers, seen.heads, device=seen.device)
+
+    def see(self, layer: int, first: int, weights: Float[Tensor, "B h Q T"]) -> None:
+        """Add the patches among these queries."""
+        skip = max(self.seen.leading - first, 0)
+        start = first + skip - self.seen.leading
+        patches = weights[:, :, skip:, self.seen.leading :]
+        far = self.far[start : start + patches.shape[2]]
+        self.sums[:, layer] += distance_sums(patches, far, normalised=self.normalised)
+
+    def mean(self) -> Float[Tensor, "B L h"]:
+        """Pixels, the mean over the queries."""
+        return self.sums / len(self.far)
+
+
+def rollout(model: nn.Module, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B rows cols"]:
+    """Give the share of every patch in what the classifier reads, by attention rollout (Fig. 6, Appendix D.8).
+
+    The heads' weights are averaged, the residual is added, rows are scaled to one, and the layers are multiplied.
+    """
+    return torch.cat([found.maps() for found in _each(model, images, Rollout)])
+
+
+def rollout_matrix(model: nn.Module, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B T T"]:
+    """Give the share of every input token in every token after the last layer, by attention rollout."""
+    return torch.cat([found.whole() for found in _each(model, images, Rollout)])
+
+
+def pooled_attention(model: nn.Module, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B L h rows cols"]:
+    """Give how much the class token attends to every patch, by layer and head; without one, the mean of all tokens."""
+    return torch.cat([found.maps() for found in _each(model, images, Pooled)])
+
+
+def attention_distance(
+    model: nn.Module, images: Float[Tensor, "B C H W"], *, normalised: bool = False
+) -> Float[Tensor, "B L h"]:
+    """Give how many pixels away the patches attend, by image, layer and head (Fig. 7 right, Fig. 11, Appendix D.7).
+
+    The class token is left out, as query and as key, and as in the authors' code the weights of the others stay as they
+    are; `normalised` scales them to one.
+    """
+    found = _each(model, images, lambda seen: Distances(seen, normalised=normalised))
+    return torch.cat([each.mean() for each in found])
+
+
+def _each(model: nn.Module, images: Tensor, make: Callable[[Seen], Kind]) -> list[Kind]:
+    """Give an observer for every few images, when it has seen all."""
+    inside = with_attention(model)
+    if not len(images):
+        raise ShapeError("there are no images to look at; give one at least.")
+    with at_rest(inside):
+        fit = fitting(inside, images)
+        made: list[Kind] = []
+        for some in in_parts(fit, images_at_once(inside, fit)):
+            made.append(make(what_is_seen(inside, some)))
+            observe(inside, some, made[-1:])
+    return made
+
+
+def images_at_once(model: ViT, images: Float[Tensor, "B C H W"]) -> int:
+    """Say how many images to look at together, so that a matrix of weights for each of them is no burden."""
+    rows, cols = model.grid_of(images)
+    return max(min(AT_ONCE, CHUNK // (rows * cols) ** 2), 1)

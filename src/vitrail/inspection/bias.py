@@ -1,0 +1,163 @@
+"""Inductive bias made visible: what a model does when images move, or lose or exchange their patches."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitrail.config.check import number, one_of, whole
+from vitrail.errors import ConfigError, ShapeError
+from vitrail.inspection.looking import at_rest, fitting, in_parts, plain
+from vitrail.models import BiT, Model, ViT
+from vitrail.ops import patchify, unpatchify
+from vitrail.ops.order import draws
+
+Change = Literal["drop", "shuffle"]
+PURPOSE = 40  # of the random numbers that choose patches
+
+
+class Agreement(NamedTuple):
+    """How like the answers to changed images are those to the images as they were; the mean over the images."""
+
+    cosine: Float[Tensor, " S"]  # of the representations
+    same: Float[Tensor, " S"]  # share of images with the same first answer
+
+
+class Moved(NamedTuple):
+    """What images moved to the right change."""
+
+    cosine: Float[Tensor, " S"]
+    same: Float[Tensor, " S"]
+    maps: Float[Tensor, " S"]  # cosine of the features with those that moved along with the image
+
+
+def stride_of(model: nn.Module) -> int:
+    """Give the pixels from one feature to the next."""
+    inside = plain(model)
+    if isinstance(inside, ViT):
+        return inside.config.stem.stride
+    assert isinstance(inside, BiT)
+    return 4 * 2 ** (len(inside.stages) - 1)  # root and pooling halve, and every stage after the first
+
+
+def shift_agreement(model: nn.Module, images: Float[Tensor, "B C H W"], shifts: Sequence[int]) -> Moved:
+    """Move images to the right by so many pixels, mirrored at the edge, and compare what the model makes of them.
+
+    Features that move with the image (`maps` near 1) are what a convolution gives; a Vision Transformer is shown other
+    patches unless the shift is a whole number of them, and other positions always.
+    """
+    inside = plain(model)
+    most = images.shape[3] - 1
+    moves = [whole("shift", shift, least=0, most=most) for shift in shifts]
+    with at_rest(inside):
+        ours = _answers(inside, images)
+        rows = []
+        for move in moves:
+            theirs = _answers(inside, moved(images, move)) if move else ours
+            along = _moved_along(ours.maps, move / stride_of(inside))
+            left = min(
+                -(-move // stride_of(inside)), ours.maps.shape[3] - 1
+            )  # what came in from the edge is not compared
+            maps = F.cosine_similarity(theirs.maps[:, :, :, left:], along[:, :, :, left:], dim=1).mean()
+            rows.append((*_compared(ours, theirs), float(maps)))
+    return Moved(*torch.tensor(rows).T.unbind(0))
+
+
+def patch_agreement(
+    model: nn.Module,
+    images: Float[Tensor, "B C H W"],
+    shares: Sequence[float],
+    *,
+    change: Change,
+    patch: int | None = None,
+    seed: int = 0,
+) -> Agreement:
+    """Make a share of the patches grey, or exchange them among themselves, and compare what the model makes of it.
+
+    `patch` is a side in pixels: the model's own unless it is said. Which patches is a function of the seed, the image's
+    number and nothing else; a larger share holds the smaller ones.
+    """
+    inside = plain(model)
+    one_of("change", change, ("drop", "shuffle"))
+    for share in shares:
+        if not 0 <= number("share", share) <= 1:
+            raise ConfigError(f"a share of the patches is from 0 to 1; got {share}.")
+    side = _usual_patch(inside, images) if patch is None else whole("patch", patch)
+    if images.shape[2] % side or images.shape[3] % side:
+        raise ShapeError(
+            f"patches of {side} pixels must fill the images; got {images.shape[2]}x{images.shape[3]}. Say patch=."
+        )
+    with at_rest(inside):
+        ours = _answers(inside, images)
+        rows = [
+            _compared(ours, _answers(inside, changed(images, share, change, side, seed)) if share else ours)
+            for share in shares
+        ]
+    return Agreement(*torch.tensor(rows).T.unbind(0))
+
+
+def moved(images: Float[Tensor, "B C H W"], pixels: int) -> Float[Tensor, "B C H W"]:
+    """Move images to the right; what comes in at the left is mirrored."""
+    return F.pad(images, (pixels, 0, 0, 0), mode="reflect")[:, :, :, : images.shape[3]] if pixels else images
+
+
+def changed(
+    images: Float[Tensor, "B C H W"], share: float, change: Change, patch: int, seed: int
+) -> Float[Tensor, "B C H W"]:
+    """Make a share of the patches grey, or exchange them in a circle."""
+    grid = (images.shape[2] // patch, images.shape[3] // patch)
+    patches = patchify(images, patch).clone()
+    count = round(share * patches.shape[1])
+    order = np.argsort(draws(np.arange(len(images)), patches.shape[1], seed, 0, PURPOSE), axis=1)
+    chosen = torch.from_numpy(order[:, :count].copy()).to(images.device)[:, :, None].expand(-1, -1, patches.shape[2])
+    taken = torch.zeros_like(chosen, dtype=patches.dtype)
+    if change == "shuffle":
+        taken = patches.gather(1, chosen).roll(1, dims=1)
+    return unpatchify(patches.scatter(1, chosen, taken), patch, grid)
+
+
+class _Answers(NamedTuple):
+    representation: Tensor  # B D
+    first: Tensor  # B: the first answer
+    maps: Tensor  # B D rows cols
+
+
+def _answers(model: Model, images: Tensor) -> _Answers:
+    parts = []
+    for some in in_parts(fitting(model, images)):
+        if isinstance(model, ViT):
+            tokens = model.tokens(some)
+            representation = model.read(tokens)
+            patches = tokens[:, model.config.class_tokens :]
+            maps = patches.transpose(1, 2).unflatten(2, model.grid_of(some))
+        else:
+            maps = model.feature_map(some)
+            representation = maps.mean(dim=(2, 3))
+        parts.append((representation.float(), model.head(representation).argmax(dim=1), maps.float()))
+    return _Answers(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+
+def _compared(ours: _Answers, theirs: _Answers) -> tuple[float, float]:
+    cosine = F.cosine_similarity(ours.representation, theirs.representation, dim=1).mean()
+    return float(cosine), float((ours.first == theirs.first).double().mean())
+
+
+def _moved_along(maps: Float[Tensor, "B D rows cols"], cells: float) -> Float[Tensor, "B D rows cols"]:
+    """Move features to the right by cells and parts of cells, linearly between them; the edge goes on."""
+    whole_cells, part = int(cells), cells - int(cells)
+    padded = F.pad(maps, (whole_cells + 1, 0, 0, 0), mode="replicate")
+    near, far = padded[:, :, :, 1 : 1 + maps.shape[3]], padded[:, :, :, : maps.shape[3]]
+    return near * (1 - part) + far * part
+
+
+def _usual_patch(model: Model, images: Tensor) -> int:
+    """Give the side of the model's patches; of a ResNet, whose features are coarser, 16 pixels or what fits."""
+    if isinstance(model, ViT) and not (images.shape[2] % stride_of(model) or images.shape[3] % stride_of(model)):
+        return stride_of(model)
+    return next(
+        side for side in (16, 14, 12, 10, 8, 7, 6, 5, 4, 3, 2, 1) if not any(n % side for n in images.shape[2:])
+    )

@@ -1,0 +1,249 @@
+"""From what was found to pictures with their words."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitrail import figures
+from vitrail.config import PatchStem, ViTConfig
+from vitrail.data.transforms.resize import resize
+from vitrail.figures import Curve, Theme
+from vitrail.inspection.bias import stride_of
+from vitrail.inspection.filters import filter_components
+from vitrail.inspection.positions import (
+    axis_similarity,
+    kind_of_positions,
+    position_similarity,
+    relative_similarity,
+)
+from vitrail.inspection.study import Findings, Views
+from vitrail.models import Model, ViT, build
+
+SHOWN = 8  # images of a picture
+LARGER = 1.5  # times the image size, at which positions are shown resampled
+MOST_TILES = 1024  # patches of which each has a tile
+
+
+class Drawing(NamedTuple):
+    """A picture to be drawn in either theme, and its words."""
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[[Theme], bytes]
+
+
+class Seen(NamedTuple):
+    """A model with its title, the images it was shown, and what was found."""
+
+    title: str
+    model: Model
+    views: Views | None
+    found: Findings | None
+
+
+def drawings(subject: Seen, other: Seen | None, between: Float[Tensor, "L L2"] | None) -> Iterator[Drawing]:
+    """Give every picture that there is of a model, and of another beside it."""
+    yield _filters(subject)
+    if other is not None:
+        yield _filters(other, "other-")
+    yield from _positions(subject)
+    if subject.found is not None and subject.views is not None:
+        yield from _attention(subject, other)
+        yield from _bias(subject, other)
+    if between is not None and other is not None:
+        yield Drawing(
+            "layers-against",
+            "Which layers of two models are alike",
+            f"CKA between the layers of {subject.title} and those of {other.title}, over the images.",
+            lambda theme: figures.draw_matrix(between.numpy(), other.title, subject.title, theme),
+        )
+
+
+def _filters(subject: Seen, prefix: str = "") -> Drawing:
+    found = filter_components(subject.model)
+    config = subject.model.config
+    plain = isinstance(config, ViTConfig) and isinstance(config.stem, PatchStem)
+    whose = "patch embedding" if plain else "ResNet's first layer"
+    return Drawing(
+        f"{prefix}filters",
+        f"What the filters of {subject.title} look at",
+        f"The first {len(found.filters)} principal components of the {whose}'s filters, each with its share of the "
+        f"variance (Fig. 7 left). They hold {float(found.shares.sum()):.0%} of it.",
+        lambda theme: figures.draw_filters(found.filters.cpu().numpy(), found.shares.cpu().numpy(), theme),
+    )
+
+
+def _positions(subject: Seen) -> Iterator[Drawing]:
+    model = subject.model
+    if not isinstance(model, ViT):
+        return
+    kind, size = kind_of_positions(model), model.config.image_size
+    if kind == "relative":
+        keys = relative_similarity(model)
+        yield Drawing(
+            "positions",
+            "What it knows of places",
+            "Cosine similarity of the keys of all offsets of two tokens in the sequence, in every head (Appendix D.4).",
+            lambda theme: figures.draw_relative(keys.numpy(), theme),
+        )
+        return
+    if kind == "none":
+        return
+    if kind == "learned-2d":
+        axes = axis_similarity(model)
+        yield Drawing(
+            "positions-by-axis",
+            "What it knows of rows and of columns",
+            "Cosine similarity of the positions of rows, and of columns, which are learned apart (Appendix D.4).",
+            lambda theme: figures.draw_axes(axes.rows.numpy(), axes.cols.numpy(), theme),
+        )
+    learned = kind != "fixed"
+    stride = stride_of(model)
+    many = round(size[0] * LARGER / stride) * stride, round(size[1] * LARGER / stride) * stride
+    fresh = build(replace(model.config, depth=1), seed=0) if learned else None
+    shown: list[tuple[str, str, Model, tuple[int, int], str]] = [
+        ("positions", "What it knows of places", model, size, "as trained" if learned else "fixed, not learned")
+    ]
+    if fresh is not None:
+        shown.append(("positions-before", "What it knew before training", fresh, size, "fresh"))
+    shown.append(
+        ("positions-resampled", "The same at another image size", model, many, f"resampled for {many[0]}x{many[1]}")
+    )
+    for name, title, whose, side, words in shown:
+        grid = model.config.stem.grid(*side)
+        if grid[0] * grid[1] > MOST_TILES:
+            continue
+        values = position_similarity(whose, (side[0], side[1]))
+        yield Drawing(
+            name,
+            title,
+            f"Cosine similarity of each patch's position with all others, {words}: one tile a patch, at its place "
+            "(Fig. 7 centre).",
+            lambda theme, values=values: figures.draw_tiles(values.numpy(), theme),
+        )
+
+
+def _attention(subject: Seen, other: Seen | None) -> Iterator[Drawing]:
+    assert subject.views is not None
+    assert subject.found is not None
+    found, views = subject.found.attention, subject.views
+    pairs = [each for each in (subject, other) if each is not None and each.found is not None]
+    looked = [(each.title, each.found.attention) for each in pairs if each.found and each.found.attention]
+    for name, title, how, values in (
+        ("distance", "How far its heads look", "as they are, as in the authors' code", lambda each: each.distance),
+        (
+            "distance-normalised",
+            "The same, of what goes to patches",
+            "scaled to one",
+            lambda each: each.normalised_distance,
+        ),
+    ):
+        if looked:
+            panels = [(title, values(each).mean(dim=0).numpy()) for title, each in looked]
+            yield Drawing(
+                name,
+                title,
+                "Mean distance in pixels from a patch to those that it attends to, a dot a head, over "
+                f"{len(views.images)} images (Fig. 7 right, Fig. 11). The class token is left out, the other weights "
+                f"are {how}.",
+                lambda theme, panels=panels: figures.draw_distances(panels, theme),
+            )
+    if found is None:
+        return
+    some = slice(0, SHOWN)
+    pictures = [picture.permute(1, 2, 0).numpy() for picture in with_colour(views.pixels[some])]
+    lit = enlarge(found.rollout[some], views.pixels.shape[2:], stride_of(subject.model))
+    names = [short(name) for name in views.names[some]]
+    yield Drawing(
+        "rollout",
+        "Where it looks",
+        "Attention rollout: the share of each patch in what the classifier reads, through all layers (Figs. 6 and 14), "
+        "dark where it is least and bright where it is most.",
+        lambda theme: figures.draw_overlays(pictures, [each.numpy() for each in lit], names, theme),
+    )
+    reader = "the class token" if isinstance(subject.model, ViT) and subject.model.config.class_tokens else "all tokens"
+    yield Drawing(
+        "heads",
+        "What each head looks at",
+        f"What {reader} attend{'s' if reader != 'all tokens' else ''} to in {names[0]}, by layer and head; each map is "
+        "scaled to its own largest weight.",
+        lambda theme: figures.draw_heads(found.pooled[0].numpy(), theme),
+    )
+
+
+def _bias(subject: Seen, other: Seen | None) -> Iterator[Drawing]:
+    assert subject.found is not None
+    pairs = [(each.title, each.model, each.found) for each in (subject, other) if each and each.found]
+    moved = [(title, model, found) for title, model, found in pairs if found.moved is not None]
+    if moved:
+        panels = [
+            (words, [Curve(title, found.shifts, getattr(found.moved, part).tolist()) for title, _, found in moved])
+            for words, part in (
+                ("features that moved along", "maps"),
+                ("representation", "cosine"),
+                ("same answer", "same"),
+            )
+        ]
+        yield Drawing(
+            "shifts",
+            "When the image moves",
+            "The image moved to the right by so many pixels: cosine of the features with those moved along, of the "
+            "representation with that before, and the share of images with the same answer. Dotted: whole patches.",
+            lambda theme: figures.draw_curves(
+                panels, "shift, pixels", theme, marks=[stride_of(subject.model) * step for step in (1, 2)]
+            ),
+        )
+        parts = [
+            (words, [Curve(title, found.shares, getattr(found, part).cosine.tolist()) for title, _, found in moved])
+            for words, part in (("patches made grey", "dropped"), ("patches exchanged", "shuffled"))
+        ]
+        yield Drawing(
+            "patches",
+            "When patches are lost or exchanged",
+            "Cosine of the representation with that of the whole image, when a share of the patches is made grey, or "
+            "exchanged among themselves.",
+            lambda theme: figures.draw_curves(parts, "share of the patches", theme, percent=True),
+        )
+    layers = subject.found.layers
+    if layers is not None:
+        yield Drawing(
+            "layers",
+            "Which layers are alike",
+            "CKA between the features of all layers, over the images (unbiased; 1 for the same up to a rotation).",
+            lambda theme: figures.draw_matrix(layers.numpy(), "layer", "layer", theme),
+        )
+
+
+def enlarge(maps: Float[Tensor, "B rows cols"], size: Sequence[int], stride: int) -> Float[Tensor, "B H W"]:
+    """Bring maps to the images' size as the authors do: Lanczos, then a Gaussian as wide as a patch."""
+    peaks = maps.amax(dim=(1, 2), keepdim=True).clamp(min=torch.finfo(maps.dtype).tiny)
+    levels = (maps / peaks * 255).round().to(torch.uint8)[:, None]
+    large = resize(levels, (size[0], size[1]), "lanczos").float() / 255  # B 1 H W
+    reach = min(2 * stride, min(size) - 1)
+    places = torch.arange(-reach, reach + 1, dtype=large.dtype)
+    bell = torch.exp(-0.5 * (places / (stride / 2)).square())
+    bell = bell / bell.sum()
+    padded = F.pad(large, (reach, reach, reach, reach), mode="reflect")
+    return F.conv2d(F.conv2d(padded, bell[None, None, :, None]), bell[None, None, None, :])[:, 0]
+
+
+def with_colour(pixels: Tensor) -> Tensor:
+    """Give grey images three channels, for pictures."""
+    return pixels.expand(-1, 3, -1, -1) if pixels.shape[1] == 1 else pixels
+
+
+def short(name: str, most: int = 18) -> str:
+    """Give the end of a long name."""
+    return name if len(name) <= most else f"…{name[-most + 1 :]}"
+
+
+def numbers(values: Tensor) -> list[Any]:
+    """Give a tensor's values rounded for people's eyes and programs' files."""
+    return np.round(values.double().numpy(), 6).tolist()

@@ -1,0 +1,45 @@
+"""What the first layer has learned: the embedding's filters, or the stem's (Fig. 7 left)."""
+
+from typing import NamedTuple
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitrail.config.check import whole
+from vitrail.inspection.looking import at_rest, plain
+from vitrail.models import BiT, ViT
+from vitrail.models.resnet import SameConv
+from vitrail.models.tokens import PatchEmbedding
+from vitrail.ops import standardise_by_variance, unpatchify
+from vitrail.ops.components import principal_components
+
+SHOWN = 28  # as in Fig. 7
+
+
+class Components(NamedTuple):
+    """Principal components of filters, the strongest first."""
+
+    filters: Float[Tensor, "k C p p"]
+    shares: Float[Tensor, " k"]  # of the variance
+
+
+def filters_of(model: nn.Module) -> Float[Tensor, "D C p p"]:
+    """Give the first layer's filters: of the patches (E in eq. 1), or, as it applies them, of a ResNet's root."""
+    inside = plain(model)
+    with at_rest(inside):
+        if isinstance(inside, BiT):
+            return standardise_by_variance(inside.root.weight, inside.root.epsilon).float()
+        assert isinstance(inside, ViT)
+        if isinstance(inside.embedding, PatchEmbedding):
+            flat = inside.embedding.projection.weight[:, None].float()  # D 1 PPC
+            return unpatchify(flat, inside.embedding.patch, (1, 1))
+        root = inside.embedding.resnet.root
+        assert isinstance(root, SameConv)
+        return root.standardise(root.weight, root.epsilon).float()
+
+
+def filter_components(model: nn.Module, count: int = SHOWN) -> Components:
+    """Give the principal components of the first layer's filters (Fig. 7 left), each scaled to length one."""
+    filters = filters_of(model)
+    found, shares = principal_components(filters.flatten(1), whole("count", count))
+    return Components(found.unflatten(1, tuple(filters.shape[1:])).to(filters), shares.to(filters))

@@ -1,0 +1,56 @@
+"""A model to look into: the one behind a compiled one, at rest, and as it was afterwards."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitrail.errors import ConfigError
+from vitrail.models import Model, ViT
+
+AT_ONCE = 16  # images
+
+
+def plain(model: nn.Module) -> Model:
+    """Give the model behind torch.compile and data-parallel wrappers."""
+    inside = model
+    while not isinstance(inside, Model):
+        wrapped = getattr(inside, "_orig_mod", None) or getattr(inside, "module", None)
+        if not isinstance(wrapped, nn.Module):
+            raise ConfigError(f"expected a model of Vitrail; got {type(model).__name__}. Take vitrail.load.")
+        inside = wrapped
+    return inside
+
+
+def with_attention(model: nn.Module) -> ViT:
+    """Give the Vision Transformer or hybrid behind a model; refuse what has no attention."""
+    inside = plain(model)
+    if not isinstance(inside, ViT):
+        raise ConfigError(f"a {type(inside).__name__} has no attention to show. Take a Vision Transformer or a hybrid.")
+    return inside
+
+
+@contextmanager
+def at_rest(model: nn.Module) -> Iterator[None]:
+    """Have a model in evaluation mode and without gradients for a while; every part is then as it was."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def fitting(model: Model, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+    """Give images where the model is, in its precision."""
+    weight = next(model.parameters())
+    return images.to(weight.device, weight.dtype)
+
+
+def in_parts(images: Float[Tensor, "B C H W"], most: int = AT_ONCE) -> Iterator[Float[Tensor, "b C H W"]]:
+    """Give a few images at a time."""
+    yield from images.split(max(most, 1))

@@ -1,0 +1,26 @@
+"""Images that a model is sure of, and wrong about."""
+
+from collections.abc import Sequence
+
+import torch
+
+from vitrail.data.source import Source
+from vitrail.inspection.looking import at_rest, fitting
+from vitrail.inspection.views import views_of
+from vitrail.models import Model
+
+AT_ONCE = 32
+
+
+def surest_mistakes(model: Model, source: Source, numbers: Sequence[int]) -> list[int]:
+    """Give the numbers of images with labels whose first answer is wrong, the surest first."""
+    found: list[tuple[float, int]] = []
+    labelled = [number for number in numbers if source.labels[number] >= 0]
+    for start in range(0, len(labelled), AT_ONCE):
+        views, kept, _ = views_of(model, source, labelled[start : start + AT_ONCE])
+        with at_rest(model):
+            shares = model(fitting(model, views.images)).float().softmax(dim=1)
+        sure, answer = shares.max(dim=1)
+        wrong = (answer.cpu() != torch.from_numpy(source.labels[kept])).tolist()
+        found += [(-share, number) for share, number, bad in zip(sure.tolist(), kept, wrong, strict=True) if bad]
+    return [number for _, number in sorted(found)]

@@ -1,0 +1,234 @@
+"""A folder of figures, their numbers, and one page that opens offline."""
+
+import base64
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitrail import __version__
+from vitrail.config import PatchStem, ViTConfig
+from vitrail.data.decode import encode
+from vitrail.data.transforms.resize import resize
+from vitrail.figures.canvas import size_of_png
+from vitrail.files import write_bytes, writing
+from vitrail.inspection.drawing import Drawing, Seen, drawings, numbers, with_colour
+from vitrail.inspection.maps import to_levels
+from vitrail.inspection.page import render_page
+from vitrail.inspection.study import FIRST, Attention, Findings, Tell
+from vitrail.models import Model
+
+PAGE, NUMBERS, FIGURES = "report.html", "inspection.json", "figures"
+LARGE = 512  # pixels of a side from which on a picture is made smaller
+SMALL = 160  # pixels up to which an image is carried without loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What was written."""
+
+    page: Path
+    figures: list[Path]
+    bytes: int
+
+
+def write_report(
+    folder: Path,
+    subject: Seen,
+    *,
+    other: Seen | None = None,
+    between: Float[Tensor, "L L2"] | None = None,
+    mistakes: Sequence[int] = (),
+    tables: Sequence[Mapping[str, Any]] = (),
+    command: str = "",
+    tell: Tell = lambda text: None,
+) -> Report:
+    """Draw every picture, write the numbers, and put all of it into one page.
+
+    `mistakes` are places of images that it was sure of and wrong; `tables` are shown before the page's own.
+    """
+    with writing(folder):
+        (folder / FIGURES).mkdir(parents=True, exist_ok=True)
+    drawn: list[dict[str, Any]] = []
+    paths = []
+    for drawing in drawings(subject, other, between):
+        tell(f"drawing {drawing.name}")
+        light, dark = drawing.draw("light"), drawing.draw("dark")
+        paths.append(folder / FIGURES / f"{drawing.name}.png")
+        write_bytes(paths[-1], light)
+        drawn.append(_figure(drawing, light, dark))
+    document = {
+        "title": subject.title,
+        "subtitle": in_words(subject.model),
+        "command": command,
+        "version": __version__,
+        "figures": drawn,
+        "tables": [*tables, *_tables(subject)],
+        "images": [] if subject.found is None else list(_images(subject, set(mistakes))),
+    }
+    said = {"title": subject.title, "subtitle": in_words(subject.model), "command": command, **_numbers(subject)}
+    if other is not None:
+        said["other"] = {"title": other.title, "subtitle": in_words(other.model), **_numbers(other)}
+    if between is not None:
+        said["layers_against"] = numbers(between)
+    tell("writing the page")
+    write_bytes(folder / NUMBERS, (json.dumps(said, indent=1) + "\n").encode())
+    page = render_page(document).encode("utf-8", "replace")
+    write_bytes(folder / PAGE, page)
+    return Report(page=folder / PAGE, figures=paths, bytes=len(page))
+
+
+def in_words(model: Model) -> str:
+    """Say what a model is, in a line."""
+    config, count = model.config, sum(weight.numel() for weight in model.parameters())
+    height, width = config.image_size
+    size = f"{count / 1e6:.1f} million parameters, {height}x{width} pixels"
+    if not isinstance(config, ViTConfig):
+        return f"BiT ResNet, {size}"
+    kind, side = "ViT" if isinstance(config.stem, PatchStem) else "hybrid", config.stem.stride
+    return f"{kind}, {side}x{side} patches, {config.layers} layers of {config.heads} heads, {size}"
+
+
+def answers(found: Findings, model: Model) -> list[list[dict[str, Any]]]:
+    """Name the first five answers to every image, with their probabilities; none of a model without classes."""
+    if not model.config.classes:
+        return [[] for _ in found.logits]
+    names = model.card.class_names
+    best = found.logits.softmax(dim=1).topk(min(FIRST, found.logits.shape[1]), dim=1)
+    return [
+        [
+            {"name": str(number) if names is None else names[number], "probability": round(share, 6)}
+            for share, number in zip(shares, found_numbers, strict=True)
+        ]
+        for shares, found_numbers in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+    ]
+
+
+def _figure(drawing: Drawing, light: bytes, dark: bytes) -> dict[str, Any]:
+    width, height = size_of_png(light)
+    return {
+        "id": drawing.name,
+        "title": drawing.title,
+        "caption": drawing.caption,
+        "src": _url(light, "png"),
+        "dark": _url(dark, "png"),
+        "width": width,
+        "height": height,
+        "alt": drawing.caption,
+    }
+
+
+def _images(subject: Seen, mistakes: set[int]) -> Iterator[dict[str, Any]]:
+    found, views = subject.found, subject.views
+    assert found is not None
+    assert views is not None
+    leading = bool(isinstance(subject.model.config, ViTConfig) and subject.model.config.class_tokens)
+    for number, top in enumerate(answers(found, subject.model)):
+        pixels = small_enough(with_colour(views.pixels[number : number + 1])[0]).permute(1, 2, 0).contiguous().numpy()
+        small = max(pixels.shape[:2]) <= SMALL
+        label = views.labels[number]
+        known = bool(top) and label in (subject.model.card.class_names or ())  # else the classes are others
+        yield {
+            "name": views.names[number],
+            "src": _url(encode(pixels, "PNG" if small else "JPEG"), "png" if small else "jpeg"),
+            "width": pixels.shape[1],
+            "height": pixels.shape[0],
+            "label": label,
+            "right": top[0]["name"] == label if known else None,
+            "top": top,
+            "mistake": number in mistakes,
+            "attention": None if found.attention is None else _attention(found.attention, number, leading=leading),
+        }
+
+
+def small_enough(picture: UInt8[Tensor, "C H W"]) -> UInt8[Tensor, "C h w"]:
+    """Make a picture no larger than a page shows it."""
+    factor = LARGE / max(picture.shape[1:])
+    if factor >= 1:
+        return picture
+    height, width = (max(round(side * factor), 1) for side in picture.shape[1:])
+    return resize(picture, (height, width), "antialias")
+
+
+def _attention(found: Attention, number: int, *, leading: bool) -> dict[str, Any]:
+    maps, grid, cell = found.maps[number], found.rollout.shape[1:], found.plan.cell
+    pooled, pooled_peaks = to_levels(found.pooled[number].numpy(), (grid[0], grid[1]), cell)
+    rolled, rolled_peak = to_levels(found.rollout[number].numpy(), (grid[0], grid[1]), cell)
+    heads = maps.levels.shape[1]
+    if heads == 1 and pooled.shape[1] > 1:  # the page shows the mean of the heads alone
+        pooled, pooled_peaks = to_levels(
+            found.pooled[number].mean(dim=1, keepdim=True).numpy(), (grid[0], grid[1]), cell
+        )
+    return {
+        "rows": maps.grid[0],
+        "cols": maps.grid[1],
+        "layers": maps.levels.shape[0],
+        "heads": heads,
+        "all_heads": heads == found.pooled.shape[2],
+        "class_token": leading,
+        "maps": _text(maps.levels),
+        "peaks": _text(maps.peaks.astype("<f4")),
+        "pooled": _text(pooled),
+        "pooled_peaks": _text(pooled_peaks.astype("<f4")),
+        "rollout": _text(rolled),
+        "rollout_peak": float(rolled_peak),
+    }
+
+
+def _tables(subject: Seen) -> Iterator[dict[str, Any]]:
+    if subject.found is not None and subject.found.attention is not None:
+        far = subject.found.attention.distance.mean(dim=0)  # L h
+        yield {
+            "id": "distances",
+            "title": "Mean attention distance in pixels",
+            "caption": "Over all images; of the heads of a layer.",
+            "columns": ["layer", "nearest head", "mean", "farthest head"],
+            "rows": [
+                [str(layer + 1), *(f"{value:.1f}" for value in (float(row.min()), float(row.mean()), float(row.max())))]
+                for layer, row in enumerate(far)
+            ],
+        }
+
+
+def _numbers(subject: Seen) -> dict[str, Any]:
+    found = subject.found
+    if found is None:
+        return {}
+    said: dict[str, Any] = {}
+    if subject.views is not None:
+        said["images"] = [
+            {"name": name, "label": label, "top": top}
+            for name, label, top in zip(
+                subject.views.names, subject.views.labels, answers(found, subject.model), strict=True
+            )
+        ]
+    if found.attention is not None:
+        said["attention_distance"] = numbers(found.attention.distance.mean(dim=0))
+        said["attention_distance_normalised"] = numbers(found.attention.normalised_distance.mean(dim=0))
+    if found.moved is not None:
+        said["shifts"] = {"pixels": list(found.shifts)} | {
+            name: numbers(torch.as_tensor(values)) for name, values in found.moved._asdict().items()
+        }
+    for name, agreement in (("dropped", found.dropped), ("shuffled", found.shuffled)):
+        if agreement is not None:
+            said[name] = {"shares": list(found.shares)} | {
+                part: numbers(torch.as_tensor(values)) for part, values in agreement._asdict().items()
+            }
+    if found.layers is not None:
+        said["layers"] = numbers(found.layers)
+    return said
+
+
+def _url(data: bytes, kind: str) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def _text(values: NDArray[np.generic]) -> str:
+    return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()

@@ -1,0 +1,130 @@
+"""Everything that can be seen of a model and some images, in as few passes as it takes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from vitrail.inspection.attention import Distances, Pooled, Rollout, images_at_once, observe, what_is_seen
+from vitrail.inspection.bias import Agreement, Moved, patch_agreement, shift_agreement, stride_of
+from vitrail.inspection.layers import Grams, LayerFeatures, compare_layers, grams_of
+from vitrail.inspection.looking import at_rest, fitting, in_parts
+from vitrail.inspection.maps import Maps, Plan, QueryMaps, plan_maps
+from vitrail.models import Model, ViT
+from vitrail.ops.similarity import FEWEST
+
+ROOM = 14_000_000  # bytes of maps and pictures; a third more as a page's text
+PICTURE = 30_000  # bytes, about
+LEAST = 2_000_000  # bytes for maps, however many pictures
+SHARES = (0.0, 0.1, 0.25, 0.5, 0.75)  # of the patches that are dropped or exchanged
+STEPS = (0.0, 0.5, 1.0, 1.5, 2.0)  # shifts, in patches
+FIRST = 5  # answers that are named
+Tell = Callable[[str], None]
+
+
+class Views(NamedTuple):
+    """Images as a model reads them: pixels before scaling, and after."""
+
+    pixels: UInt8[Tensor, "B C H W"]
+    images: Float[Tensor, "B C H W"]
+    names: Sequence[str]
+    labels: Sequence[str | None]  # what they are, where it is known
+
+
+@dataclass(kw_only=True)
+class Attention:
+    """What was seen of the attention to some images."""
+
+    rollout: Float[Tensor, "B rows cols"]
+    pooled: Float[Tensor, "B L h rows cols"]
+    distance: Float[Tensor, "B L h"]
+    normalised_distance: Float[Tensor, "B L h"]
+    maps: list[Maps] = field(default_factory=list)
+    plan: Plan
+
+
+@dataclass(kw_only=True)
+class Findings:
+    """What was seen of a model and some images."""
+
+    logits: Float[Tensor, "B K"]
+    attention: Attention | None  # None of a ResNet
+    shifts: Sequence[int]
+    moved: Moved | None
+    shares: Sequence[float]
+    dropped: Agreement | None
+    shuffled: Agreement | None
+    grams: Grams  # of the layers' features
+    layers: Float[Tensor, "L L"] | None  # CKA; None with too few images
+
+
+def study(model: Model, views: Views, *, maps: bool, bias: bool, tell: Tell) -> Findings:
+    """Look at all there is; `bias` needs several passes more, through a third of the images."""
+    attention = None
+    with at_rest(model):
+        tell("following attention")
+        if isinstance(model, ViT):
+            attention, logits, grams = look(model, views.images, maps=maps)
+        else:
+            grams = grams_of(model, views.images)
+            logits = torch.cat([model(some).float().cpu() for some in in_parts(fitting(model, views.images))])
+    found = Findings(
+        logits=logits,
+        attention=attention,
+        shifts=[round(step * stride_of(model)) for step in STEPS],
+        moved=None,
+        shares=SHARES,
+        dropped=None,
+        shuffled=None,
+        grams=grams,
+        layers=compare_layers(grams, grams) if len(views.images) >= FEWEST else None,
+    )
+    if bias:
+        some = views.images[: max(-(-len(views.images) // 3), min(4, len(views.images)))]
+        found.shifts = [shift for shift in found.shifts if shift < some.shape[3] // 2]
+        tell("moving images")
+        found.moved = shift_agreement(model, some, found.shifts)
+        tell("dropping and exchanging patches")
+        found.dropped = patch_agreement(model, some, SHARES, change="drop")
+        found.shuffled = patch_agreement(model, some, SHARES, change="shuffle")
+    return found
+
+
+def look(model: ViT, images: Float[Tensor, "B C H W"], *, maps: bool) -> tuple[Attention, Float[Tensor, "B K"], Grams]:
+    """Follow attention through all layers, once; give the logits and the layers' features too."""
+    grid = model.grid_of(images)
+    room = max(ROOM - PICTURE * len(images), LEAST)
+    plan = plan_maps(len(images), len(model.blocks), model.config.heads, grid, room) if maps else Plan(1, 0)
+    rolled, pooled, near, far, kept, logits = [], [], [], [], [], []
+    features = LayerFeatures(len(model.blocks))
+    done = 0
+    while done < len(images):
+        more = min(images_at_once(model, images), len(images) - done)
+        if done < plan.all_heads:
+            more = min(more, plan.all_heads - done)
+        some = fitting(model, images[done : done + more])
+        seen = what_is_seen(model, some)
+        roll, pool, queries = Rollout(seen), Pooled(seen), QueryMaps(seen, plan.cell, all_heads=done < plan.all_heads)
+        raw, scaled = Distances(seen, normalised=False), Distances(seen, normalised=True)
+        watching = (roll, pool, raw, scaled, queries) if maps else (roll, pool, raw, scaled)
+        tokens = observe(model, some, watching, features)
+        rolled.append(roll.maps().cpu())
+        pooled.append(pool.maps().cpu())
+        near.append(raw.mean().cpu())
+        far.append(scaled.mean().cpu())
+        if maps:
+            kept.extend(queries.each())
+        logits.append(model.head(model.read(tokens)).float().cpu())
+        done += more
+    attention = Attention(
+        rollout=torch.cat(rolled),
+        pooled=torch.cat(pooled),
+        distance=torch.cat(near),
+        normalised_distance=torch.cat(far),
+        maps=kept,
+        plan=plan,
+    )
+    return attention, torch.cat(logits), features.grams()

@@ -1,0 +1,83 @@
+// The rest of the page: its head, the mistakes, the figures, the tables, and the colours.
+
+const given = JSON.parse(byId("document").textContent);
+const darkSystem = matchMedia("(prefers-color-scheme: dark)");
+const printing = matchMedia("print");
+let scheme = "system";
+
+// Light or dark, by choice or else by the system, and light on paper; a figure without a dark picture keeps its light one, on white.
+function applyScheme() {
+  if (scheme === "system") delete document.documentElement.dataset.scheme;
+  else document.documentElement.dataset.scheme = scheme;
+  const dark = !printing.matches && (scheme === "dark" || (scheme === "system" && darkSystem.matches));
+  given.figures.forEach((figure, index) => {
+    const picture = byId("figures").children[index].querySelector("img");
+    picture.src = dark && figure.dark ? figure.dark : figure.src;
+    picture.classList.toggle("on-white", dark && !figure.dark);
+  });
+}
+
+// What stands beside every figure and table.
+function words({ title, caption }) {
+  return make("div", { className: "words" }, make("h2", { textContent: title }), make("p", { textContent: caption }));
+}
+
+function figureOf(figure) {
+  const { width, height, alt } = figure;
+  const entry = make("article", { id: `figure-${figure.id}`, className: "exhibit" }, words(figure));
+  entry.append(make("img", { width, height, alt, decoding: "async" }));
+  return entry;
+}
+
+// Numbers to the right, words to the left.
+function tableOf(table) {
+  const numeric = table.columns.map((_, at) => table.rows.every((row) => /^[-+\u2212]?[\d.,\s]+\s*%?$|^$/.test(row[at])));
+  const line = (tag, cells) =>
+    make("tr", {}, ...cells.map((text, at) => make(tag, { textContent: text, className: numeric[at] ? "number" : "" })));
+  const head = make("thead", {}, line("th", table.columns));
+  for (const cell of head.querySelectorAll("th")) cell.scope = "col";
+  const body = make("tbody", {}, ...table.rows.map((row) => line("td", row)));
+  const entry = make("article", { id: `table-${table.id}`, className: "exhibit" }, words(table));
+  entry.append(make("div", { className: "scroll" }, make("table", {}, head, body)));
+  return entry;
+}
+
+// A small picture with its rollout, and a link that opens it in the viewer.
+function mistakeOf(image, index) {
+  const canvas = make("canvas", { width: 320, height: Math.round((320 * image.height) / image.width) });
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", image.name);
+  const loaded = byId(`option-${index}`).firstChild;
+  loaded.decode().then(() => {
+    const ink = canvas.getContext("2d");
+    ink.drawImage(loaded, 0, 0, canvas.width, canvas.height);
+    const { rollout, rows, cols } = image.attention ?? {};
+    if (rollout) ink.drawImage(paneOf(bytesOf(rollout), rows, cols, 0.75), 0, 0, canvas.width, canvas.height);
+  }, () => {});
+  const [answer] = image.top;
+  const said = make("span", { className: "said" });
+  said.append(make("span", { className: "class", textContent: image.label ?? "unlabelled" }));
+  said.append(make("span", { className: "wrong", textContent: `\u2717 taken for ${answer.name}` }));
+  said.append(make("span", { className: "share", textContent: `${percent(answer.probability)} sure` }));
+  return make("li", {}, make("a", { href: `#image-${index}` }, canvas, said));
+}
+
+function start() {
+  for (const part of ["title", "subtitle", "command"]) byId(part).textContent = given[part];
+  byId("footer").textContent = `Made by Vitrail ${given.version}. One file, which asks nothing of the network.`;
+  for (const [id, entries, build] of [["figures", given.figures, figureOf], ["tables", given.tables, tableOf]]) {
+    byId(id).append(...entries.map(build));
+    byId(id).hidden = entries.length === 0;
+  }
+  if (given.images.length) startViewer(given.images);
+  given.images.forEach((image, index) => image.mistake && byId("mistake-list").append(mistakeOf(image, index)));
+  byId("mistakes").hidden = byId("mistake-list").children.length === 0;
+  byId("scheme").addEventListener("change", (event) => {
+    scheme = event.target.value;
+    applyScheme();
+  });
+  for (const query of [darkSystem, printing]) query.addEventListener("change", applyScheme);
+  applyScheme();
+}
+
+start();
