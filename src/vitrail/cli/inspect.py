@@ -80,7 +80,8 @@ def inspect(
         subject, wrong = look_at(checkpoint, model, source, chosen, mistakes, say, tell, bias=bias)
         beside, between = None, None
         if against is not None and other is not None:
-            beside, _ = look_at(against, other, source, chosen, (), say, tell, bias=bias, maps=False)
+            shifts = None if subject.found is None else subject.found.shifts
+            beside, _ = look_at(against, other, source, chosen, (), say, tell, bias=bias, maps=False, shifts=shifts)
             between = compare(subject, beside)
         folder = Path(out or f"runs/inspect-{name_of(checkpoint)}").expanduser()
         made = write_report(
@@ -114,6 +115,7 @@ def look_at(
     *,
     bias: bool,
     maps: bool = True,
+    shifts: Sequence[int] | None = None,
 ) -> "tuple[Seen, list[int]]":
     """Study a model, with images where there are any; give the places of its mistakes among them too."""
     from vitrail.inspection.drawing import Seen
@@ -121,12 +123,12 @@ def look_at(
     from vitrail.inspection.views import views_of
 
     if source is None:
-        return Seen(title, model, None, None), []
+        return Seen(name_of(title), model, None, None), []
     views, kept, bad = views_of(model, source, chosen)
     for line in bad:
         say(f"left out {line}")
-    found = study(model, views, maps=maps, bias=bias, tell=tell)
-    return Seen(title, model, views, found), [place for place, number in enumerate(kept) if number in mistakes]
+    found = study(model, views, maps=maps, bias=bias, tell=tell, shifts=shifts)
+    return Seen(name_of(title), model, views, found), [place for place, number in enumerate(kept) if number in mistakes]
 
 
 def compare(subject: "Seen", other: "Seen") -> "Tensor | None":

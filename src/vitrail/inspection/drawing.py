@@ -25,7 +25,7 @@ from vitrail.inspection.positions import (
 from vitrail.inspection.study import Findings, Views
 from vitrail.models import Model, ViT, build
 
-SHOWN = 8  # images of a picture
+SHOWN = 32  # images of a picture
 LARGER = 1.5  # times the image size, at which positions are shown resampled
 MOST_TILES = 1024  # patches of which each has a tile
 
@@ -201,14 +201,18 @@ def _bias(subject: Seen, other: Seen | None) -> Iterator[Drawing]:
             ),
         )
         parts = [
-            (words, [Curve(title, found.shares, getattr(found, part).cosine.tolist()) for title, _, found in moved])
-            for words, part in (("patches made grey", "dropped"), ("patches exchanged", "shuffled"))
+            (
+                f"{words}: {value}",
+                [Curve(title, found.shares, getattr(getattr(found, part), what).tolist()) for title, _, found in moved],
+            )
+            for words, part in (("made grey", "dropped"), ("exchanged", "shuffled"))
+            for value, what in (("representation", "cosine"), ("same answer", "same"))
         ]
         yield Drawing(
             "patches",
             "When patches are lost or exchanged",
-            "Cosine of the representation with that of the whole image, when a share of the patches is made grey, or "
-            "exchanged among themselves.",
+            "Cosine of the representation with that of the whole image, and the share of images with the same answer, "
+            "when a share of the patches is made grey, or exchanged among themselves.",
             lambda theme: figures.draw_curves(parts, "share of the patches", theme, percent=True),
         )
     layers = subject.found.layers

@@ -61,8 +61,13 @@ class Findings:
     layers: Float[Tensor, "L L"] | None  # CKA; None with too few images
 
 
-def study(model: Model, views: Views, *, maps: bool, bias: bool, tell: Tell) -> Findings:
-    """Look at all there is; `bias` needs several passes more, through a third of the images."""
+def study(
+    model: Model, views: Views, *, maps: bool, bias: bool, tell: Tell, shifts: Sequence[int] | None = None
+) -> Findings:
+    """Look at all there is; `bias` needs several passes more, through a third of the images.
+
+    `shifts` are in pixels; without, they are halves and wholes of the model's patches.
+    """
     attention = None
     with at_rest(model):
         tell("following attention")
@@ -74,7 +79,7 @@ def study(model: Model, views: Views, *, maps: bool, bias: bool, tell: Tell) -> 
     found = Findings(
         logits=logits,
         attention=attention,
-        shifts=[round(step * stride_of(model)) for step in STEPS],
+        shifts=[round(step * stride_of(model)) for step in STEPS] if shifts is None else shifts,
         moved=None,
         shares=SHARES,
         dropped=None,
