@@ -24,6 +24,7 @@ from vitrail.models import Model
 from vitrail.train.group import Group
 from vitrail.train.guard import DivergedError
 from vitrail.train.loop import accumulate, cut, sample_keys, take_part, take_step, train
+from vitrail.train.objective import Classification
 from vitrail.train.optimiser import gradients
 from vitrail.train.prepare import Measure, Ready, prepare
 from vitrail.train.run import run
@@ -186,10 +187,16 @@ def test_the_tally_counts_images_and_those_classified_right(tmp_path: Path) -> N
 
 
 def test_an_image_without_a_label_is_never_right() -> None:
-    tally, logits = Tally(torch.device("cpu")), torch.tensor([[2.0, 1.0, 0.0]] * 3)
+    logits = torch.tensor([[2.0, 1.0, 0.0]] * 3)
     targets = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.2, 0.8, 0.0]])
-    tally.add(torch.tensor([0.5, 0.0, 2.0]), logits, targets)
-    tally.add(torch.tensor([0.25]), logits[:1], targets[:1])
+    nothing = torch.zeros(3, dtype=torch.long)
+    part = Batch(torch.zeros(3, 3, 8, 12), nothing, nothing, nothing, nothing[:0], 0, 0, (), targets)
+    judged = Classification(vitrail.create("ViT-Ti/4", image_size=8, classes=3), training()).judge(logits, part, ())
+    assert judged.right.tolist() == [1, 0, 0]
+    assert judged.losses[1] == 0
+    tally = Tally(torch.device("cpu"))
+    tally.add(torch.tensor([0.5, 0.0, 2.0]), judged.right)
+    tally.add(torch.tensor([0.25]), judged.right[:1])
     assert tally.sums.tolist() == [2.75, 2, 4]
 
 

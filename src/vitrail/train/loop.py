@@ -17,11 +17,11 @@ from vitrail.data.loader import Batch, Skip
 from vitrail.data.transforms.upload import upload
 from vitrail.errors import ConfigError
 from vitrail.models import give_keys
-from vitrail.ops.losses import loss_of, smooth, with_margin
 from vitrail.ops.order import key, mix
 from vitrail.ops.schedules import decay_at, rate_at
 from vitrail.train.group import Group
 from vitrail.train.guard import Guard
+from vitrail.train.objective import Objective
 from vitrail.train.optimiser import clip, gradients, set_rate
 from vitrail.train.state import State
 
@@ -44,7 +44,8 @@ class Plan:
     config: Training
     steps: int
     feed: Feed
-    forward: Callable[[Tensor], Tensor]  # the model, compiled and wrapped as it may be
+    objective: Objective
+    forward: Callable[..., Tensor]  # the objective's module, compiled and wrapped as it may be
     autocast: Callable[[], AbstractContextManager[object]]
     group: Group
     guard: Guard
@@ -79,14 +80,14 @@ def take_step(plan: Plan, state: State, batch: Batch) -> bool:
         state.step += 1
         return any(asked)
     set_rate(state.optimiser, rate)
-    state.model.train()
+    state.module.train()
     loss = plan.group.together(accumulate(plan, state, batch, int(sum(shares)), int(max(shares))))
     norm = clip(gradients(state.optimiser), config.clip)
     plan.guard.look(loss, norm, partial(name_step, plan, state.step, batch.samples))
     state.optimiser.step()
     state.optimiser.zero_grad(set_to_none=True)
     if state.average is not None and config.average is not None:
-        state.average.update(state.model, decay_at(config.average, state.step))
+        state.average.update(state.module, decay_at(config.average, state.step))
     state.epoch, state.rate, state.norm = batch.epoch, rate, norm
     state.step += 1
     return any(asked)
@@ -131,22 +132,15 @@ def take_part(plan: Plan, state: State, part: Batch, scale: float) -> Tensor:
     part = fill_up(part, plan.micro_batch if plan.fills else 1)
     assert part.targets is not None
     give_keys(state.model, upload(sample_keys(part, plan.config.seed), part.images.device))
+    inputs = plan.objective.inputs(part)
     with plan.autocast(), attention_draws(plan, state, part):
-        logits = plan.forward(part.images)
-    losses = loss_of(
-        harden(plan, state, logits, part.targets), smooth(part.targets, plan.config.smoothing), plan.config.loss
-    )
-    loss = losses.sum() * scale
+        outputs = plan.forward(*inputs)
+    losses, right = plan.objective.judge(outputs, part, inputs)
+    loss = losses[:real].sum() * scale  # what fills up has none
     loss.backward()
     if real:
-        state.tally.add(losses[:real].detach(), logits[:real].detach(), part.targets[:real])
+        state.tally.add(losses[:real].detach(), right[:real])
     return loss.detach()
-
-
-def harden(plan: Plan, state: State, logits: Tensor, targets: Tensor) -> Tensor:
-    """Take the margin off the target's logit where there is one; what is tallied stays without."""
-    margin, scale = plan.config.margin, state.model.config.cosine_scale
-    return logits if margin is None or scale is None else with_margin(logits, targets, scale, margin)
 
 
 @contextmanager

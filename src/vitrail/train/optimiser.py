@@ -13,6 +13,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from vitrail.config.recipe import SGD, Adam
 from vitrail.errors import ConfigError
+from vitrail.models.names import own_names
 
 BLOCK = re.compile(r"blocks\.(\d+)\.")
 
@@ -31,7 +32,7 @@ def depth_of(name: str, blocks: int) -> int:
 
 def build_optimiser(model: nn.Module, config: Adam | SGD, layer_decay: float | None) -> Optimizer:
     """Make the optimiser; each group has its `share` of the rate, and its decay."""
-    named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    named = {name: parameter for name, parameter in own_names(model) if parameter.requires_grad}
     blocks = 1 + max((int(found[1]) for name in named if (found := BLOCK.match(name))), default=-1)
     if layer_decay is not None and not blocks:
         raise ConfigError(
@@ -77,7 +78,7 @@ class Averaged:
     """A running average of a model's weights (Polyak)."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.weights = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        self.weights = {name: parameter.detach().clone() for name, parameter in own_names(model)}
 
     @torch.no_grad()
     def update(self, model: nn.Module, decay: float) -> None:

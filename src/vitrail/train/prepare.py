@@ -22,11 +22,12 @@ from vitrail.train.group import Group, shard
 from vitrail.train.guard import Guard
 from vitrail.train.journal import Journal
 from vitrail.train.loop import Chore, Plan
+from vitrail.train.objective import Classification
 from vitrail.train.optimiser import Averaged, build_optimiser
 from vitrail.train.state import State, Tally
 from vitrail.train.task import Parts, Task, build_model, settle
 
-Forward = Callable[[Tensor], Tensor]
+Forward = Callable[..., Tensor]
 Autocast = Callable[[], AbstractContextManager[object]]
 MOST_EVALUATED = 256  # images at once
 
@@ -71,12 +72,14 @@ def prepare(task: Task, parts: Parts, group: Group, measure: Measure, tell: Tell
     model = build_model(task, training, parts.train.class_names).to(group.device)
     feed = build_feed(task, parts.train, model, group)
     training, steps, said = settle(training, feed.loader)
-    forward, hold = wrap(model, training, group)
-    optimiser = build_optimiser(model, training.optimiser, training.layer_decay)
+    objective = Classification(model, training)
+    forward, hold = wrap(model, objective.module, training, group)
+    optimiser = build_optimiser(objective.module, training.optimiser, training.layer_decay)
     state = State(
         model=model,
+        module=objective.module,
         optimiser=optimiser,
-        average=None if training.average is None else Averaged(model),
+        average=None if training.average is None else Averaged(objective.module),
         tally=Tally(group.device),
     )
     guard = Guard(optimiser, group.device, waits=training.parallel == "fsdp" and group.ranks > 1)
@@ -90,6 +93,7 @@ def prepare(task: Task, parts: Parts, group: Group, measure: Measure, tell: Tell
         config=training,
         steps=steps,
         feed=feed,
+        objective=objective,
         forward=forward,
         autocast=autocast,
         group=group,
@@ -203,8 +207,8 @@ def choose_precision(training: Training, device: torch.device) -> str:
     )
 
 
-def wrap(model: Model, training: Training, group: Group) -> tuple[Forward, Autocast]:
-    """Give the model as it is called, compiled and shared among ranks, and what holds gradients back for a while."""
+def wrap(model: Model, module: nn.Module, training: Training, group: Group) -> tuple[Forward, Autocast]:
+    """Give what is trained as it is called, compiled and shared among ranks, and what holds gradients back."""
     compiled = compiles(training, group.device)
     if group.ranks > 1 and training.parallel == "fsdp":
         parts: list[nn.Module] = list(model.blocks) if isinstance(model, ViT) else list(units(model))
@@ -214,12 +218,12 @@ def wrap(model: Model, training: Training, group: Group) -> tuple[Forward, Autoc
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, limit)
             for part in parts:
                 part.compile(dynamic=False)
-        shard(model, parts)
-        return model, nullcontext
+        shard(module, parts)
+        return module, nullcontext
     if group.ranks > 1:
-        whole = DistributedDataParallel(model, device_ids=[group.device] if group.device.type == "cuda" else None)
+        whole = DistributedDataParallel(module, device_ids=[group.device] if group.device.type == "cuda" else None)
         return (torch.compile(whole, dynamic=False) if compiled else whole), whole.no_sync
-    return (torch.compile(model, dynamic=False) if compiled else model), nullcontext
+    return (torch.compile(module, dynamic=False) if compiled else module), nullcontext
 
 
 def compiles(training: Training, device: torch.device) -> bool:

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from vitrail.data.loader import Skip
 from vitrail.errors import CheckpointError
 from vitrail.models import Model
+from vitrail.models.names import is_own, own_names
 from vitrail.train.group import gathered, of_each_rank, of_this_rank, placed
 from vitrail.train.optimiser import Averaged, moments
 
@@ -32,12 +33,11 @@ class Tally:
         self.sums = torch.zeros(len(self.WORDS), dtype=torch.float64, device=device)
 
     @torch.no_grad()
-    def add(self, losses: Tensor, logits: Tensor, targets: Tensor) -> None:
+    def add(self, losses: Tensor, right: Tensor) -> None:
         """Count a part of a batch."""
-        known = targets.amax(dim=1) > 0  # what has no label is not right
-        right = (known & (logits.argmax(dim=1) == targets.argmax(dim=1))).sum()
-        images = torch.full_like(right, len(losses))
-        self.sums += torch.stack([losses.sum(dtype=torch.float64), right.double(), images.double()])
+        correct = right.sum(dtype=torch.float64)
+        images = torch.full_like(correct, len(losses))
+        self.sums += torch.stack([losses.sum(dtype=torch.float64), correct, images])
 
 
 @dataclass
@@ -45,6 +45,7 @@ class State:
     """The model, the optimiser's memory, the average of the weights, and where the run is."""
 
     model: Model
+    module: nn.Module  # what is trained: the model, or the model and what an objective has of its own
     optimiser: Optimizer
     average: Averaged | None
     tally: Tally  # since the last line of the log
@@ -60,8 +61,8 @@ class State:
     @contextmanager
     def to_evaluate(self) -> Iterator[None]:
         """Have the weights that count in the model for a while: their average where there is one."""
-        self.model.eval()
-        with nullcontext() if self.average is None else self.average.inside(self.model):
+        self.module.eval()
+        with nullcontext() if self.average is None else self.average.inside(self.module):
             yield
 
     def document(self) -> dict[str, Any]:
@@ -84,13 +85,16 @@ class State:
             every = ((name, gathered(tensor.detach())) for name, tensor in tensors)
             return {name: tensor.cpu() if keeps else tensor.new_empty(0) for name, tensor in every}
 
-        named = list(self.model.named_parameters())
+        named = list(own_names(self.module))
         raw = whole(named)
         others = whole(moments(self.optimiser, named).items())
         others["tally"] = of_each_rank(self.tally.sums).cpu()
-        if self.average is None:
-            return raw, others
-        return whole(self.average.weights.items()), others | {f"weights/{name}": value for name, value in raw.items()}
+        counting = raw
+        if self.average is not None:
+            counting = whole(self.average.weights.items())
+            others |= {f"weights/{name}": value for name, value in raw.items()}
+        others |= {name: value for name, value in counting.items() if is_own(name)}
+        return {name: value for name, value in counting.items() if not is_own(name)}, others
 
     @torch.no_grad()
     def restore(self, document: Mapping[str, Any], weights: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> None:
@@ -107,10 +111,11 @@ class State:
     ) -> None:
         pairs = [(self.tally.sums, of_this_rank(others["tally"]))]
         memories: list[tuple[Tensor, dict[str, Tensor]]] = []
-        for name, parameter in self.model.named_parameters():
-            pairs.append((parameter, weights[name] if self.average is None else others[f"weights/{name}"]))
+        for name, parameter in own_names(self.module):
+            counting = others[name] if is_own(name) else weights[name]
+            pairs.append((parameter, counting if self.average is None else others[f"weights/{name}"]))
             if self.average is not None:
-                pairs.append((self.average.weights[name], weights[name]))
+                pairs.append((self.average.weights[name], counting))
             found = {word: others[f"{word}/{name}"] for word in WORDS if f"{word}/{name}" in others}
             memories.append((parameter, found))
         everything = [*pairs, *((parameter, value) for parameter, found in memories for value in found.values())]
