@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -17,6 +17,7 @@ from vitrail.cli.describe import read_fields
 from vitrail.cli.machine import usual_workers
 from vitrail.cli.render import harmless
 from vitrail.config import BiTConfig, read_settings, row
+from vitrail.config.augment import Augmentation
 from vitrail.config.fields import values_of
 from vitrail.config.recipe import Training
 from vitrail.config.recipes import adjust, recipe
@@ -98,7 +99,7 @@ def settle(asked: Asked, splits: "Mapping[str, Source]", *, later: Sequence[str]
         raise ConfigError("of a stream nothing is known ahead. Say --model, --recipe and --steps.")
     if asked.recipe is None:
         known = config_of(asked.model) if asked.model is not None and is_checkpoint(asked.model) else None
-        return choose(
+        found = choose(
             whole,
             asked.model,
             pretrained=known is not None and asked.kind != "pretrain",
@@ -107,6 +108,7 @@ def settle(asked: Asked, splits: "Mapping[str, Source]", *, later: Sequence[str]
             small=asked.kind == "finetune" and known is not None and parameters(known).total < SMALL,
             given={*asked.flags, *names_of(asked.settings), *later},
         )
+        return plain_images(asked, found)
     if asked.model is None:
         raise ConfigError(
             f"--recipe {asked.recipe} needs a model. Say --model, a name such as ViT-B/16 or a checkpoint."
@@ -120,6 +122,15 @@ def settle(asked: Asked, splits: "Mapping[str, Source]", *, later: Sequence[str]
         reasons=(f"the recipe {asked.recipe}: {found.source}",),
         rates=found.rates,
     )
+
+
+def plain_images(asked: Asked, choice: "Choice") -> "Choice":
+    """Leave out what changes images where they are what is to be predicted."""
+    said = [text.partition("=")[2].strip() for text in asked.settings if text.partition("=")[0].strip() == "objective"]
+    if not said or said == ["labels"]:
+        return choice
+    training = adjust(choice.training, {"smoothing": 0.0, "augmentation": Augmentation(area=(0.3, 1.0))})
+    return replace(choice, training=training, reasons=(*choice.reasons, "but flips and crops alone, and no labels"))
 
 
 def task_of(

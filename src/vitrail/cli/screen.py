@@ -97,5 +97,9 @@ def _training(record: Mapping[str, Any]) -> str:
 
 
 def _evaluation(record: Mapping[str, Any]) -> str:
+    best = record["best_step"] == record["step"]
+    if "accuracy" not in record:
+        words = f"step {record['step']:,}: loss {record['loss']:.4f} on {record['images']:,.0f} val images"
+        return words + (" (best)" if best else f" (best {-record['best']:.4f})")
     words = f"step {record['step']:,}: accuracy {record['accuracy']:.2%} of {record['images']:,.0f} val images"
-    return words + (" (best)" if record["best_step"] == record["step"] else f" (best {record['best']:.2%})")
+    return words + (" (best)" if best else f" (best {record['best']:.2%})")

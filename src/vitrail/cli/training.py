@@ -56,6 +56,10 @@ Epochs = Annotated[float | None, typer.Option(help="Passes over the training ima
 Minutes = Annotated[
     float | None, typer.Option(help="As many steps as fit into so many minutes here, instead of --steps.")
 ]
+Learned = Annotated[
+    str | None,
+    typer.Option("--objective", metavar="WORD", help="What is learned: labels, masked-patch.", show_default="labels"),
+]
 Seed = Annotated[int | None, typer.Option(help="Of order, augmentation, dropout and fresh weights.", show_default="0")]
 Board = Annotated[bool, typer.Option("--tensorboard", help="Write for TensorBoard too.")]
 
@@ -71,6 +75,7 @@ def command(kind: Kind) -> Callable[..., None]:
         steps: Steps = None,
         epochs: Epochs = None,
         minutes: Minutes = None,
+        objective: Learned = None,
         batch: Batch = None,
         seed: Seed = None,
         workers: Workers = None,
@@ -86,9 +91,8 @@ def command(kind: Kind) -> Callable[..., None]:
         flags = {"steps": steps, "epochs": epochs, "batch": batch, "seed": seed, "precision": precision}
         flags |= {"compile": compiles}
         given = {flag: value for flag, value in flags.items() if value is not None}
-        asked = Asked(
-            kind=kind, data=data, model=model, out=out, recipe=name, flags=given, settings=tuple(settings or ())
-        )
+        texts = (*([] if objective is None else [f"objective={objective}"]), *(settings or ()))
+        asked = Asked(kind=kind, data=data, model=model, out=out, recipe=name, flags=given, settings=texts)
         outcome = train(
             asked,
             minutes=minutes,
@@ -192,6 +196,11 @@ def _print_outcome(outcome: "Outcome", asked: Asked, *, as_json: bool) -> None:
             lost = f"; {gone:,.0f} could not be decoded" if gone else ""
             console.print(f"  {outcome.metrics[name]:.2%} of {count:,.0f} {words}{lost}", markup=False)
     console.print("Next:", markup=False)
-    console.print(f"  {program()} evaluate {shlex.quote(out)} {shlex.quote(asked.data)}", markup=False)
+    data = shlex.quote(asked.data)
+    if "right" in outcome.metrics or "test_right" in outcome.metrics:  # nothing was learned of classes yet
+        console.print(f"  {program()} finetune {data} --model {shlex.quote(out)}", markup=False)
+        console.print(f"  {program()} fewshot {shlex.quote(out)} {data}", markup=False)
+    else:
+        console.print(f"  {program()} evaluate {shlex.quote(out)} {data}", markup=False)
     console.print(f"  {program()} describe {shlex.quote(out)}", markup=False)
     console.print(f"  in Python: model = vitrail.load({out!r})", markup=False)

@@ -55,6 +55,13 @@ def rate(name: str, value: object) -> float:
     return found
 
 
+def share(name: str, value: object) -> float:
+    """Read a part of a whole, none and all of it included."""
+    if not 0 <= (found := number(name, value)) <= 1:
+        raise ConfigError(f"{name} must be from 0 to 1; got {value!r}.")
+    return found
+
+
 def truth(name: str, value: object) -> bool:
     """Read a boolean, and nothing that only looks like one."""
     if not isinstance(value, bool):

@@ -10,7 +10,7 @@ from vitrail.config.recipe import Training
 from vitrail.errors import ConfigError
 
 # Fields that documents do not have which were written before there were any: there they have their defaults.
-ADDED = frozenset({"cosine_scale", "margin", "held_out"})
+ADDED = frozenset({"cosine_scale", "margin", "held_out", "objective"})
 
 _WORDS = {kind: word for word, kind in KINDS.items()}
 
@@ -46,7 +46,7 @@ def complete(document: Any) -> Any:  # noqa: ANN401
 
 
 def _later(kind: type) -> dict[str, Any]:
-    return {name: default for name, default in defaults(kind).items() if name in ADDED}
+    return {name: _encode(default) for name, default in defaults(kind).items() if name in ADDED}
 
 
 def _encode(value: Any) -> Any:  # noqa: ANN401

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from vitrail.config.augment import Augmentation, RandAugment
 from vitrail.config.model import BiTConfig, HybridStem, ModelConfig, PatchStem, ViTConfig
+from vitrail.config.objective import Labels, MaskedPatches
 from vitrail.config.positions import (
     Learned2DPositions,
     LearnedPositions,
@@ -41,6 +42,8 @@ KINDS: dict[str, type] = {
     "average": Average,
     "augmentation": Augmentation,
     "randaugment": RandAugment,
+    "labels": Labels,
+    "masked-patch": MaskedPatches,
 }
 
 

@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 from vitrail.config.augment import Augmentation
 from vitrail.config.check import as_size, not_negative, number, one_of, positive, rate, truth, whole
+from vitrail.config.objective import Labels, Objective
 from vitrail.errors import ConfigError
 
 Decay = Literal["kernels", "all"]  # what weight decay shrinks: matrices and filters, or every parameter
@@ -17,6 +18,7 @@ Parallel = Literal["ddp", "fsdp"]
 Augmenting = Literal["auto", "workers", "device"]
 MOST_STEPS = 10**12
 PAPER_AUGMENTATION = Augmentation()
+LABELS = Labels()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +100,7 @@ class Training:
     micro_batch: int | None = None  # images that go through at once; None: as many as fit
     image_size: tuple[int, int] | None = None  # None: the model's own
     clip: float | None = None  # the largest norm of all gradients together
+    objective: Objective = LABELS
     loss: Loss = "softmax"
     smoothing: float = 0.0  # share of every target that is spread over all classes
     average: Average | None = None
@@ -151,6 +154,19 @@ class Training:
             one_of(name, getattr(self, name), get_args(choices))
 
         self._check_margin()
+        self._check_objective()
+
+    def _check_objective(self) -> None:
+        if isinstance(self.objective, Labels):
+            return
+        changing = [name for name in ("mixup", "cutmix", "erasing") if getattr(self.augmentation, name)]
+        if changing:
+            cure = " and ".join(f"{name}=0" for name in changing)
+            raise ConfigError(
+                f"images are to be predicted as they are; {' and '.join(changing)} change them. Set {cure}."
+            )
+        if self.margin is not None or self.held_out:
+            raise ConfigError("margin and held_out are of classes, and the objective has none. Leave them out.")
 
     def _check_margin(self) -> None:
         if self.margin is None:
@@ -166,6 +182,7 @@ class Training:
 
     def _check_parts(self) -> None:
         kinds = {"optimiser": (Adam, SGD), "schedule": (Schedule,), "augmentation": (Augmentation,)}
+        kinds |= {"objective": get_args(Objective)}
         for name, allowed in (*kinds.items(), ("average", (Average, type(None)))):
             if not isinstance(getattr(self, name), allowed):
                 wanted = " or ".join(kind.__name__ for kind in allowed)

@@ -25,7 +25,7 @@ from vitrail.inspection.positions import (
 from vitrail.inspection.study import Findings, Views
 from vitrail.models import Model, ViT, build
 
-SHOWN = 32  # images of a picture
+SHOWN = 16  # images of a picture
 LARGER = 1.5  # times the image size, at which positions are shown resampled
 MOST_TILES = 1024  # patches of which each has a tile
 
@@ -37,6 +37,7 @@ class Drawing(NamedTuple):
     title: str
     caption: str
     draw: Callable[[Theme], bytes]
+    photographic: bool = False  # so that a page may carry it with loss
 
 
 class Seen(NamedTuple):
@@ -167,6 +168,7 @@ def _attention(subject: Seen, other: Seen | None) -> Iterator[Drawing]:
         "Attention rollout: the share of each patch in what the classifier reads, through all layers (Figs. 6 and 14), "
         "dark where it is least and bright where it is most.",
         lambda theme: figures.draw_overlays(pictures, [each.numpy() for each in lit], names, theme),
+        photographic=True,
     )
     reader = "the class token" if isinstance(subject.model, ViT) and subject.model.config.class_tokens else "all tokens"
     yield Drawing(

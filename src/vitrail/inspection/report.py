@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vitrail import __version__
 from vitrail.config import PatchStem, ViTConfig
-from vitrail.data.decode import encode
+from vitrail.data.decode import decode, encode
 from vitrail.data.transforms.resize import resize
 from vitrail.figures.canvas import size_of_png
 from vitrail.files import write_bytes, writing
@@ -27,6 +27,7 @@ from vitrail.models import Model
 
 PAGE, NUMBERS, FIGURES = "report.html", "inspection.json", "figures"
 LARGE = 512  # pixels of a side from which on a picture is made smaller
+QUALITY = 80  # of photographs in a figure
 SMALL = 160  # pixels up to which an image is carried without loss
 
 
@@ -117,8 +118,8 @@ def _figure(drawing: Drawing, light: bytes, dark: bytes) -> dict[str, Any]:
         "id": drawing.name,
         "title": drawing.title,
         "caption": drawing.caption,
-        "src": _url(light, "png"),
-        "dark": _url(dark, "png"),
+        "src": _carried(light, lossy=drawing.photographic),
+        "dark": _carried(dark, lossy=drawing.photographic),
         "width": width,
         "height": height,
         "alt": drawing.caption,
@@ -224,6 +225,10 @@ def _numbers(subject: Seen) -> dict[str, Any]:
     if found.layers is not None:
         said["layers"] = numbers(found.layers)
     return said
+
+
+def _carried(png: bytes, *, lossy: bool) -> str:
+    return _url(encode(decode(png), "JPEG", QUALITY), "jpeg") if lossy else _url(png, "png")
 
 
 def _url(data: bytes, kind: str) -> str:

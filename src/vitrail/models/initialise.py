@@ -43,6 +43,7 @@ DIRECTIONS = "head.directions.weight"  # of a classifier by cosines
 
 TABLE: tuple[tuple[str, Draw], ...] = (
     ("class_token", ZERO),
+    ("objective.mask", normal(0.02)),
     ("positions.*", normal(0.02)),
     (DIRECTIONS, lecun_normal),  # about as long as the unit vectors that they stand for
     ("head.*", ZERO),

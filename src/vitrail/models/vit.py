@@ -54,9 +54,16 @@ class ViT(Model):
 
     def embed(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B T D"]:
         """Patches to tokens, class token, positions (eq. 1)."""
+        return self.place(self.embed_patches(images), self.grid_of(images))
+
+    def embed_patches(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
+        """Every patch's embedding alone: x_p E of eq. 1."""
         check_images(images, self.config.channels, self.blocks[0].attention.out.weight)
-        grid = self.grid_of(images)
-        tokens = self.embedding(images)
+        return self.embedding(images)
+
+    def place(self, patches: Float[Tensor, "B N D"], grid: Grid) -> Float[Tensor, "B T D"]:
+        """Put the class token before the patches, and add positions: the rest of eq. 1."""
+        tokens = patches
         if self.class_token is not None:
             tokens = torch.cat([self.class_token.expand(tokens.shape[0], 1, -1), tokens], dim=1)  # B T D
         return self.dropout(self.positions.add(tokens, 0, grid))

@@ -97,7 +97,7 @@ class Evaluation:
         check_finite(metrics, state.step)
         seconds = time.perf_counter() - start
         self.log.clock += seconds  # which is not the training's
-        value = metrics["accuracy"]
+        value = metrics["accuracy"] if "accuracy" in metrics else -metrics["loss"]  # the larger the better
         state.metrics = metrics
         if state.best is None or value > state.best.value:
             state.best, state.stale = Best(state.step, value), 0

@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, assert_never, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from vitrail.config import Card
+from vitrail.config.objective import Labels, MaskedPatches
 from vitrail.config.recipe import Training
 from vitrail.data.feed import Feed, train_feed
 from vitrail.data.source import Source
@@ -22,7 +23,9 @@ from vitrail.train.group import Group, shard
 from vitrail.train.guard import Guard
 from vitrail.train.journal import Journal
 from vitrail.train.loop import Chore, Plan
-from vitrail.train.objective import Classification
+from vitrail.train.masked import MaskedPatchPrediction
+from vitrail.train.measure import measure_objective
+from vitrail.train.objective import Classification, Objective
 from vitrail.train.optimiser import Averaged, build_optimiser
 from vitrail.train.state import State, Tally
 from vitrail.train.task import Parts, Task, build_model, settle
@@ -72,7 +75,7 @@ def prepare(task: Task, parts: Parts, group: Group, measure: Measure, tell: Tell
     model = build_model(task, training, parts.train.class_names).to(group.device)
     feed = build_feed(task, parts.train, model, group)
     training, steps, said = settle(training, feed.loader)
-    objective = Classification(model, training)
+    objective = build_objective(model, training)
     forward, hold = wrap(model, objective.module, training, group)
     optimiser = build_optimiser(objective.module, training.optimiser, training.layer_decay)
     state = State(
@@ -105,6 +108,8 @@ def prepare(task: Task, parts: Parts, group: Group, measure: Measure, tell: Tell
     )
 
     def evaluate(source: Source) -> Mapping[str, float]:
+        if not isinstance(training.objective, Labels):
+            return measure_objective(plan, state, source, workers=task.workers)
         return measure(
             model,
             source,
@@ -205,6 +210,19 @@ def choose_precision(training: Training, device: torch.device) -> str:
     return (
         "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
     )
+
+
+def build_objective(model: Model, training: Training) -> Objective:
+    """Make what is learned from the images."""
+    match training.objective:
+        case Labels():
+            return Classification(model, training)
+        case MaskedPatches() as masked:
+            made = MaskedPatchPrediction(model, masked, seed=training.seed)
+            made.module.to(next(model.parameters()).device)
+            return made
+        case _:
+            assert_never(training.objective)
 
 
 def wrap(model: Model, module: nn.Module, training: Training, group: Group) -> tuple[Forward, Autocast]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from vitrail.checkpoint.load import config_of, load
 from vitrail.checkpoint.place import BEGUN, SAVED, boxed, read_document
 from vitrail.config import ModelConfig, ViTConfig, parse, row
+from vitrail.config.objective import Labels
 from vitrail.config.recipe import Training
 from vitrail.config.recipes import adjust, fit
 from vitrail.data.loader import Loader
@@ -181,7 +182,7 @@ def build_model(task: Task, training: Training, classes: tuple[str, ...]) -> Mod
     changes.setdefault("head_bias", training.head_bias)
     if training.image_size is not None:
         changes["image_size"] = training.image_size
-    changes["classes"] = len(classes)
+    changes["classes"] = len(classes) if isinstance(training.objective, Labels) else None
     known = config_of(task.model) if is_checkpoint(task.model) else None
     if training.margin is not None:
         changes.setdefault("cosine_scale", known.cosine_scale or SCALE if known else SCALE)
@@ -198,7 +199,8 @@ def build_model(task: Task, training: Training, classes: tuple[str, ...]) -> Mod
             changes.setdefault("representation_width", values["width"])
         model = create(task.model, seed=training.seed, **_for_kind(changes, kind))  # pyright: ignore[reportArgumentType]
     before = tuple(name for name in model.card.without_names().seen if name not in classes)
-    model.card = replace(model.card, class_names=classes, seen=before, metrics={})
+    names = classes if isinstance(training.objective, Labels) else None
+    model.card = replace(model.card, class_names=names, seen=before, metrics={})
     return model.train()
 
 

@@ -1,0 +1,53 @@
+"""A Vision Transformer that predicts what is under corrupted patches (Appendix B.1.2)."""
+
+from typing import assert_never
+
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from vitrail.config.objective import MaskedPatches
+from vitrail.models.initialise import draw
+from vitrail.models.vit import ViT
+from vitrail.ops.colours import COLOURS, SMALL
+from vitrail.ops.masking import corrupt
+
+
+class MaskedPatchModel(nn.Module):
+    """An encoder, the mask that stands in the place of patches, and a linear prediction from each corrupted one."""
+
+    def __init__(self, encoder: ViT, objective: MaskedPatches, *, seed: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        width = encoder.config.width
+        self.mask = nn.Parameter(draw("objective.mask", (width,), seed))
+        self.predictor = nn.Linear(width, outputs_of(encoder, objective))
+        for parameter in self.predictor.parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(
+        self,
+        images: Float[Tensor, "B C H W"],
+        patches: Int64[Tensor, "B M"],
+        kinds: Int64[Tensor, "B M"],
+        others: Int64[Tensor, "B M"],
+    ) -> Float[Tensor, "B M K"]:
+        """Predict from each of these patches, whose embeddings are corrupted before positions are added."""
+        encoder = self.encoder
+        grid = encoder.grid_of(images)
+        embeddings = corrupt(encoder.embed_patches(images), self.mask, patches, kinds, others)
+        tokens = encoder.encode(encoder.place(embeddings, grid), grid)[:, encoder.config.class_tokens :]
+        asked = tokens.gather(1, patches[:, :, None].expand(-1, -1, tokens.shape[2]))  # B M D
+        return self.predictor(asked)
+
+
+def outputs_of(encoder: ViT, objective: MaskedPatches) -> int:
+    """Count what is predicted of a patch: scores of colours, or values."""
+    match objective.target:
+        case "mean-colour":
+            return COLOURS
+        case "small-colours":
+            return SMALL * SMALL * COLOURS
+        case "pixels":
+            return encoder.config.stem.stride**2 * encoder.config.channels
+        case _:
+            assert_never(objective.target)

@@ -1,0 +1,90 @@
+"""Masked patch prediction as an objective (Section 4.6, Appendix B.1.2)."""
+
+from typing import assert_never
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitrail.config import ViTConfig
+from vitrail.config.objective import MaskedPatches
+from vitrail.data.loader import Batch
+from vitrail.data.transforms.upload import upload
+from vitrail.errors import ConfigError
+from vitrail.models import Model, ViT
+from vitrail.models.masked import MaskedPatchModel
+from vitrail.ops import patchify
+from vitrail.ops.colours import COLOURS, SMALL, mean_colours, small_colours
+from vitrail.ops.masking import EACH, plan_corruption
+from vitrail.ops.order import draws
+from vitrail.train.objective import Judged
+
+PURPOSE = 9  # of a sample's random numbers, after dropout's
+
+
+class MaskedPatchPrediction:
+    """Corrupts patches by the sample's own random numbers, and asks for what was there."""
+
+    def __init__(self, model: Model, objective: MaskedPatches, *, seed: int) -> None:
+        if not isinstance(model, ViT):
+            raise ConfigError(
+                "patches are masked in a Vision Transformer or a hybrid; a BiT has none. Take another model."
+            )
+        if model.config.channels != 3 and objective.target != "pixels":
+            raise ConfigError(
+                f"colours are of images with 3 channels; the model has {model.config.channels}. Set target=pixels."
+            )
+        self.encoder, self.objective, self.seed = model, objective, seed
+        self.module: nn.Module = MaskedPatchModel(model, objective, seed=seed)
+
+    def inputs(self, part: Batch) -> tuple[Tensor, ...]:
+        """The images, and what becomes of which patches: a function of (seed, epoch, sample)."""
+        rows, cols = self.encoder.grid_of(part.images)
+        u = draws(part.samples.numpy(), EACH * rows * cols, self.seed, part.epoch, PURPOSE)
+        plan = plan_corruption(u, self.objective.corrupted, self.objective.masked, self.objective.replaced)
+        return (part.images, *(upload(numbers, part.images.device) for numbers in plan))
+
+    def judge(self, outputs: Tensor, part: Batch, inputs: tuple[Tensor, ...]) -> Judged:
+        """Compare at the corrupted patches alone, those that were kept as they are too; each image's mean."""
+        images, patches, *_ = inputs
+        config = self.encoder.config
+        assert isinstance(config, ViTConfig)
+        rows, cols = config.stem.grid(*images.shape[2:])
+        side = config.stem.stride
+        whole = cover(images.float(), rows * side, cols * side)
+        match self.objective.target:
+            case "mean-colour":
+                return _classes(outputs, mean_colours(self.levels(whole), side).gather(1, patches))
+            case "small-colours":
+                wanted = small_colours(self.levels(whole), side)  # B N 16
+                chosen = wanted.gather(1, patches[:, :, None].expand(-1, -1, SMALL * SMALL)).flatten(1)
+                return _classes(outputs.unflatten(2, (SMALL * SMALL, COLOURS)).flatten(1, 2), chosen)
+            case "pixels":
+                wanted = patchify(whole, side)  # B N PPC
+                chosen = wanted.gather(1, patches[:, :, None].expand(-1, -1, wanted.shape[2]))
+                losses = (outputs.float() - chosen).square().mean(dim=(1, 2))
+                return Judged(losses, torch.zeros_like(losses))
+            case _:
+                assert_never(self.objective.target)
+
+    def levels(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+        """Undo the model's scaling: levels from 0 to 255."""
+        scaling = self.encoder.card.preprocessing.for_channels(images.shape[1])
+        mean, deviation = (images.new_tensor(part)[:, None, None] for part in (scaling.mean, scaling.deviation))
+        return (images * deviation + mean) * 255
+
+
+def cover(images: Float[Tensor, "B C H W"], height: int, width: int) -> Float[Tensor, "B C height width"]:
+    """Give what the patches cover: a hybrid leaves ends out, or goes on past the edge, as if its pixels did."""
+    more = (0, max(width - images.shape[3], 0), 0, max(height - images.shape[2], 0))
+    return F.pad(images, more, mode="replicate")[:, :, :height, :width] if any(more) else images[:, :, :height, :width]
+
+
+def _classes(scores: Float[Tensor, "B M K"], wanted: Tensor) -> Judged:
+    losses = F.cross_entropy(scores.float().flatten(0, 1), wanted.flatten(), reduction="none").unflatten(
+        0, wanted.shape
+    )
+    with torch.no_grad():
+        right = (scores.argmax(dim=2) == wanted).double().mean(dim=1)
+    return Judged(losses.mean(dim=1), right)
