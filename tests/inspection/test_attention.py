@@ -18,7 +18,7 @@ from vitrail.inspection.looking import plain
 from vitrail.inspection.maps import QueryMaps, plan_maps, to_levels
 from vitrail.models import ViT, build
 from vitrail.ops import attention
-from vitrail.ops.distance import distance_sums, patch_distances
+from vitrail.ops.distance import distance_sums, distances_from, patch_places
 from vitrail.ops.rollout import roll_on
 
 VITS = [name for name in FAMILIES if name != "bit"]
@@ -88,10 +88,15 @@ def test_what_the_classifier_reads_attends_as_its_row_says(name: str) -> None:
         np.testing.assert_allclose(found[:, layer].flatten(2).numpy(), row, atol=1e-6)
 
 
+def every_distance(grid: tuple[int, int], stride: int) -> Tensor:
+    places = patch_places(grid, stride)
+    return distances_from(places, places)
+
+
 def test_the_distance_of_a_uniform_attention_is_that_of_two_random_patches() -> None:
     rows, cols, stride = 3, 5, 7
     weights = torch.full((1, 1, 15, 15), 1 / 15)
-    found = distance_sums(weights, patch_distances((rows, cols), stride), normalised=False) / 15
+    found = distance_sums(weights, every_distance((rows, cols), stride), normalised=False) / 15
     places = [(row, col) for row in range(rows) for col in range(cols)]
     expected = sum(math.dist(one, two) for one in places for two in places) / 15**2 * stride
     assert found.item() == pytest.approx(expected, rel=1e-6)
@@ -99,7 +104,7 @@ def test_the_distance_of_a_uniform_attention_is_that_of_two_random_patches() -> 
 
 def test_the_distance_of_a_local_attention_is_known() -> None:
     # Each patch of a line looks at itself: 0. At its right neighbour, the last at itself: (n - 1) / n patches.
-    far = patch_distances((1, 6), 16)
+    far = every_distance((1, 6), 16)
     itself, right = torch.eye(6)[None, None], torch.eye(6).roll(1, dims=1)[None, None]
     right[0, 0, 5] = torch.eye(6)[5]
     assert distance_sums(itself, far, normalised=False).item() == 0
@@ -181,6 +186,28 @@ def test_what_has_no_attention_says_so() -> None:
         inspection.rollout(torch.nn.Linear(2, 2), torch.zeros(1, 3, 12, 20))
     with pytest.raises(ShapeError, match="no images to look at"):
         inspection.rollout(family("vit"), torch.zeros(0, 3, 12, 20))
+
+
+@pytest.mark.usefixtures("untyped")
+def test_what_are_no_images_is_refused_alike_everywhere() -> None:
+    model = family("vit")
+    for bad in (torch.zeros(3, 12, 20), torch.zeros(1, 3, 12, 20, dtype=torch.uint8)):
+        for look in (
+            lambda images: inspection.rollout(model, images),
+            lambda images: inspection.shift_agreement(model, images, [1]),
+            lambda images: inspection.patch_agreement(model, images, [0.5], change="drop"),
+        ):
+            with pytest.raises(ShapeError, match=r"expected images as floats, B C H W"):
+                look(bad)
+    fine = torch.zeros(1, 3, 12, 20)
+    with pytest.raises(ConfigError, match="expected a shift at least"):
+        inspection.shift_agreement(model, fine, [])
+    with pytest.raises(ConfigError, match="expected a share of the patches at least"):
+        inspection.patch_agreement(model, fine, [], change="drop")
+    with pytest.raises(ShapeError, match="over 4 images at least; got 1"):
+        inspection.layer_similarity(model, fine)
+    with pytest.raises(ConfigError, match="other_images are of the other model"):
+        inspection.layer_similarity(model, fine.expand(4, -1, -1, -1), other_images=fine.expand(4, -1, -1, -1))
 
 
 def test_memory_is_bounded_by_one_matrix_and_not_by_heads() -> None:
@@ -269,7 +296,7 @@ def test_observers_of_one_pass_give_what_functions_give() -> None:
     assert isinstance(model, ViT)
     images = torch.randn(5, 3, 64, 64)
     with torch.no_grad():
-        found, logits, grams = look(model.eval(), images, maps=True)
+        found, logits, grams = look(model.eval(), images, 10_000_000)
         torch.testing.assert_close(logits, model(images), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(found.rollout, inspection.rollout(model, images))
     torch.testing.assert_close(found.pooled, inspection.pooled_attention(model, images))

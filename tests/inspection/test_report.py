@@ -15,15 +15,17 @@ from families import FAMILIES, family
 from PIL import Image
 
 import vitrail
-from vitrail import inspection
+from vitrail import figures, inspection
 from vitrail.cli import main
 from vitrail.config import Learned2DPositions, NoPositions
 from vitrail.data.open import open_images
+from vitrail.errors import ConfigError, DataError, VitrailError
 from vitrail.inspection.drawing import Seen, drawings, enlarge
-from vitrail.inspection.report import in_words, small_enough, write_report
-from vitrail.inspection.study import Views, study
+from vitrail.inspection.pictures import pictures_of, small_enough
+from vitrail.inspection.report import in_words, write_report
+from vitrail.inspection.study import Views, look, study
 from vitrail.inspection.views import spread, views_of
-from vitrail.models import Model
+from vitrail.models import Model, ViT
 
 
 def looked(model: Model, count: int = 5) -> Seen:
@@ -100,8 +102,117 @@ def test_labels_of_other_classes_are_neither_right_nor_wrong(tmp_path: Path) -> 
 
 
 def test_large_pictures_are_made_smaller() -> None:
-    assert small_enough(torch.zeros(3, 1024, 700, dtype=torch.uint8)).shape == (3, 512, 350)
-    assert small_enough(torch.zeros(3, 300, 512, dtype=torch.uint8)).shape == (3, 300, 512)
+    assert small_enough(torch.zeros(3, 1024, 700, dtype=torch.uint8), 512).shape == (3, 512, 350)
+    assert small_enough(torch.zeros(3, 300, 512, dtype=torch.uint8), 512).shape == (3, 300, 512)
+
+
+@pytest.mark.parametrize(("count", "side"), [(3, 64), (40, 160), (12, 600)])
+def test_pictures_keep_to_their_bytes(count: int, side: int) -> None:
+    pixels = torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8)  # noise: the largest files
+    made = pictures_of(pixels, 300_000)
+    assert sum(picture.bytes for picture in made) <= 300_000
+    assert made[0].url.startswith("data:image/png" if side == 64 else "data:image/jpeg")
+    for picture in made:
+        assert picture.bytes == len(base64.b64decode(picture.url.partition(",")[2]))
+
+
+@pytest.mark.parametrize("name", ["$\\frac{$.png", "caf\udce9.png", "_hidden", "\u732b.png"])
+def test_any_name_can_be_drawn(name: str, tmp_path: Path) -> None:
+    model = family("vit")
+    pixels = torch.zeros(4, 3, 12, 20, dtype=torch.uint8)
+    views = Views(pixels, pixels.float(), [name] * 4, [None] * 4)
+    found = study(model, views, maps=True, bias=True, tell=lambda text: None)
+    seen = Seen(name, model, views, found)
+    made = write_report(tmp_path / "out", seen, other=seen._replace(title="other"), between=found.layers)
+    assert len(read(made.page)["images"]) == 4
+
+
+def test_a_report_replaces_its_own_and_nothing_else(tmp_path: Path) -> None:
+    seen, out = Seen("one", family("vit"), None, None), tmp_path / "out"
+    write_report(out, seen)
+    (out / "figures" / "old.png").write_bytes(b"of an earlier version")
+    write_report(out, seen)
+    assert not (out / "figures" / "old.png").exists()
+    with pytest.raises(DataError, match="holds a report of 'one', which would be lost"):
+        write_report(out, seen._replace(title="two"))
+    (out / "mine.txt").write_text("notes")
+    with pytest.raises(VitrailError, match=r"it also holds mine\.txt"):
+        write_report(out, seen)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(VitrailError, match="is a file"):
+        write_report(tmp_path / "file", seen)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_model_that_diverged_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    model = family("vit")
+    with torch.no_grad():
+        model.get_parameter("blocks.0.attention.qkv.weight").mul_(1e30)
+    with pytest.raises(ConfigError, match="answers to these images are not finite"):
+        looked(model)
+    with torch.no_grad():
+        model.get_parameter("head.weight")[0, 0] = float("nan")
+    with pytest.raises(ConfigError, match=r"'head.weight' holds numbers that are not finite"):
+        looked(model)
+
+
+def test_a_model_without_classes_has_no_answers_to_compare(tmp_path: Path) -> None:
+    subject = looked(family("vit", classes=None))
+    made = write_report(tmp_path / "out", subject)
+    numbers = json.loads((tmp_path / "out" / "inspection.json").read_text())
+    assert numbers["shifts"]["same"] == [None] * len(numbers["shifts"]["pixels"])
+    assert all(image["top"] == [] for image in read(made.page)["images"])
+
+
+def test_heads_are_kept_for_the_first_images_and_their_mean_for_the_others() -> None:
+    model = family("vit")
+    assert isinstance(model, ViT)
+    images = torch.randn(5, 3, 12, 20)
+    each = 2 * 15 * (15 + 4)
+    with torch.no_grad():
+        found, _, _ = look(model, images, 5 * each + 2 * 2 * each)
+    assert found.plan == (1, 2)
+    assert [maps.levels.shape[1] for maps in found.maps] == [3, 3, 1, 1, 1]
+    layers = model.attention_maps(images)
+    for number, maps in enumerate(found.maps):
+        for layer in range(2):
+            weights = layers[layer][number, :, 1:, 1:]
+            expected = weights if number < 2 else weights.mean(dim=0, keepdim=True)
+            back = maps.levels[layer] * (maps.peaks[layer][..., None] / 255)
+            np.testing.assert_allclose(back, expected.numpy(), atol=float(maps.peaks.max()) / 255)
+
+
+def test_what_is_drawn_is_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: dict[str, list[Any]] = {}
+    for name in ("draw_tiles", "draw_distances", "draw_heads", "draw_matrix"):
+        monkeypatch.setattr(
+            figures, name, lambda *given, name=name, **_: drawn.setdefault(name, []).append(given) or b""
+        )
+    subject = looked(family("vit"))
+    assert subject.found is not None
+    assert subject.found.attention is not None
+    for drawing in drawings(subject, None, None):
+        if drawing.name not in ("filters", "rollout", "shifts", "patches"):
+            drawing.draw("light")
+    own, fresh, larger = (given[0] for given in drawn["draw_tiles"])
+    np.testing.assert_allclose(own, inspection.position_similarity(subject.model).numpy())
+    assert fresh.shape == own.shape
+    np.testing.assert_allclose(larger, inspection.position_similarity(subject.model, (16, 32)).numpy())
+    raw, normalised = (given[0][0][1] for given in drawn["draw_distances"])
+    np.testing.assert_allclose(raw, subject.found.attention.distance.mean(dim=0).numpy())
+    np.testing.assert_allclose(normalised, subject.found.attention.normalised_distance.mean(dim=0).numpy())
+    np.testing.assert_allclose(drawn["draw_heads"][0][0], subject.found.attention.pooled[0].numpy())
+    assert subject.found.layers is not None
+    np.testing.assert_allclose(drawn["draw_matrix"][0][0], subject.found.layers.numpy())
+
+
+def test_large_grids_have_a_tile_for_some_of_their_patches() -> None:
+    model = vitrail.create("ViT-Ti/4", image_size=160, depth=1)  # 40 x 40 patches
+    some = inspection.position_similarity(model, every=2)
+    assert some.shape == (20, 20, 40, 40)
+    torch.testing.assert_close(some, inspection.position_similarity(model)[::2, ::2])
+    names = {drawing.name for drawing in drawings(Seen("m", model, None, None), None, None)}
+    assert {"positions", "positions-before", "positions-resampled"} <= names
 
 
 def test_two_models_stand_side_by_side(tmp_path: Path) -> None:
@@ -280,3 +391,63 @@ def test_the_page_of_sixteen_images_and_two_base_models_stays_under_25_megabytes
     document = read(made.page)
     assert document["images"][0]["attention"]["all_heads"]
     assert document["images"][0]["attention"]["rows"] == 14
+
+
+def test_one_bad_image_among_many_is_left_out(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_folder(tmp_path / "images" / "test", Pictures(33))
+    last = sorted((tmp_path / "images" / "test").rglob("*.*"))[-1]
+    last.write_bytes(b"no image")
+    arguments = (home / "run", tmp_path / "images", "--out", tmp_path / "out", "--images", "6", "--no-bias")
+    assert inspected(capsys, *arguments)["images"] in (5, 6)
+
+
+def test_a_model_without_names_has_those_of_the_data(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vitrail.save(guessing(), tmp_path / "nameless")
+    found = inspected(capsys, tmp_path / "nameless", home / "images", "--out", tmp_path / "out", "--no-bias")
+    images = read(Path(found["page"]))["images"]
+    assert any(image["mistake"] for image in images)
+    assert {image["top"][0]["name"] for image in images} <= set(NAMES)
+    assert all(image["right"] is not None for image in images)
+
+
+def test_mistakes_by_other_labels_are_shown_as_mistakes(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = open_images(home / "images")["test"]
+    labels = {source.name(number): [(int(source.labels[number]) + 1) % len(NAMES)] for number in range(len(source))}
+    (tmp_path / "labels.json").write_text(json.dumps(labels))
+    page = tmp_path / "page"
+    command = ["evaluate", str(home / "run"), str(home / "images"), "--report", str(page), "--quiet"]
+    assert main([*command, "--labels", str(tmp_path / "labels.json")]) == 0
+    images = read(page / "report.html")["images"]
+    assert images
+    assert all(image["right"] is False and image["label"] != image["top"][0]["name"] for image in images)
+    assert main(command) == 0  # an earlier page of the same model is replaced
+
+
+def test_names_of_folders_tell_checkpoints_apart() -> None:
+    from vitrail.cli.inspect import slug_of, titles_of
+
+    assert (slug_of("runs/a/best"), slug_of("runs/b/best"), slug_of("vitrail-ti8")) == (
+        "a-best",
+        "b-best",
+        "vitrail-ti8",
+    )
+    assert titles_of("a/best", "b/best") == ["a/best", "b/best"]
+    assert titles_of("a/one.npz", "b/two") == ["one", "two"]
+
+
+def test_a_split_without_images_and_loose_images_are_told(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", str(home / "run"), "--split", "test", "--out", str(tmp_path / "out")]) == 1
+    assert "is of images, and there are none" in " ".join(capsys.readouterr().err.split())
+    write_folder(tmp_path / "mixed", Pictures(6))
+    Image.new("RGB", (20, 20)).save(tmp_path / "mixed" / "loose.png")
+    arguments = ["inspect", str(home / "run"), str(tmp_path / "mixed"), "--out", str(tmp_path / "out"), "--no-bias"]
+    assert main(arguments) == 0
+    assert "1 images that lie beside the folders of classes are not looked at" in " ".join(
+        capsys.readouterr().err.split()
+    )

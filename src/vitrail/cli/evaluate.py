@@ -12,6 +12,7 @@ import typer
 from vitrail.cli.data import Pipe, Where
 from vitrail.cli.describe import Json
 from vitrail.cli.evaluation import show_evaluation
+from vitrail.cli.inspect import name_of
 from vitrail.cli.measuring import (
     Batch,
     Device,
@@ -54,6 +55,7 @@ Worst = Annotated[int, typer.Option(help="Wrong answers to name, the surest firs
 
 
 SHOWN = 8  # images of a page where no answer is wrong
+BESIDE = ("evaluation.json", "predictions.csv")  # files of the page's folder
 
 
 class Opened(NamedTuple):
@@ -98,7 +100,10 @@ def evaluate(
     from vitrail.evaluate.report import predictions, report, results
     from vitrail.evaluate.results import document_of, write_document
     from vitrail.files import write_bytes
+    from vitrail.inspection.report import check_folder
 
+    if page is not None:
+        check_folder(Path(page).expanduser(), name_of(run), BESIDE)
     runs = [run] if against is None else [run, against]
     splits = open_data(data, allow_pipe=allow_pipe)
     source, said, doubts = choose_images(splits, runs, data, split, mapped=mapping is not None)
@@ -116,11 +121,14 @@ def evaluate(
     rows = results(found, run=run, data=data, setting={name: value for name, value in setting.items() if value})
     time = {"seconds": round(first.found.seconds, 2), "reused": first.found.reused}
     document = document_of("evaluate", rows, run=run, data=data, split=said, **found, time=time)
-    for folder in [Path(folder).expanduser() for folder in dict.fromkeys((out, page)) if folder is not None]:
+    if page is not None:
+        texts = ((json.dumps(document, indent=2) + "\n").encode(), predictions(first))
+        files: dict[str, bytes] = dict(zip(BESIDE, texts, strict=True))
+        write_page(Path(page).expanduser(), opened[0], source, document, files, quiet=quiet)
+    if out is not None and (page is None or Path(out).expanduser() != Path(page).expanduser()):
+        folder = Path(out).expanduser()
         write_document(folder / "evaluation.json", document)
         write_bytes(folder / "predictions.csv", predictions(first))
-    if page is not None:
-        write_page(Path(page).expanduser(), opened[0], source, document, quiet=quiet)
     if as_json:
         typer.echo(json.dumps(document, indent=2))
     else:
@@ -129,19 +137,31 @@ def evaluate(
             typer.echo(f"page: {harmless(str(Path(page) / 'report.html'))}")
 
 
-def write_page(folder: Path, opened: Opened, source: "Source", document: Mapping[str, Any], *, quiet: bool) -> None:
+def write_page(
+    folder: Path,
+    opened: Opened,
+    source: "Source",
+    document: Mapping[str, Any],
+    files: Mapping[str, bytes],
+    *,
+    quiet: bool,
+) -> None:
     """Write the page of the worst mistakes, with where the model looked; of some images where there are none."""
-    from vitrail.cli.inspect import look_at, said_command
+    from vitrail.cli.inspect import MOST, look_at, said_command
     from vitrail.evaluate.tables import tables_of
     from vitrail.inspection.report import write_report
     from vitrail.inspection.views import spread
 
-    wrong = [row["sample"] for row in document["worst"]["images"]]
+    worst = document["worst"]["images"][:MOST]
+    wrong = [row["sample"] for row in worst]
     with showing_progress(quiet=quiet) as (tell, _, say):
         chosen = wrong or spread(len(source), SHOWN).tolist()
-        subject, places = look_at(opened.run, opened.model, source, chosen, wrong, say, tell, bias=False)
+        subject, places = look_at(name_of(opened.run), opened.model, source, chosen, wrong, say, tell, bias=False)
+        if worst and subject.views is not None and len(places) == len(worst):  # by whatever labels it was measured
+            labels = [row["class"] for row in worst]
+            subject = subject._replace(views=subject.views._replace(labels=labels, verdicts=[False] * len(worst)))
         tables = tables_of(document)
-        write_report(folder, subject, mistakes=places, tables=tables, command=said_command(), tell=tell)
+        write_report(folder, subject, mistakes=places, tables=tables, beside=files, command=said_command(), tell=tell)
 
 
 def choose_images(

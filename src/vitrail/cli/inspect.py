@@ -1,6 +1,7 @@
 """`vitrail inspect`: every picture of the paper, of any checkpoint, in a folder and on one page."""
 
 import json
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from vitrail.cli.describe import Json
 from vitrail.cli.measuring import Device, Quiet, Split, choose_split, showing_progress
 from vitrail.cli.render import harmless
 from vitrail.config.check import whole
+from vitrail.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,28 +64,34 @@ def inspect(
     """
     from vitrail.checkpoint.load import load
     from vitrail.data.open import open_images
-    from vitrail.inspection.report import write_report
+    from vitrail.inspection.report import check_folder, write_report
     from vitrail.models import find_device
 
     whole("images", count, most=MOST)
     whole("search", search, least=0)
     source = None
+    if images is None and split is not None:
+        raise ConfigError(f"--split {split} is of images, and there are none. Name them after the checkpoint.")
+    titles = [name_of(checkpoint)] if against is None else titles_of(checkpoint, against)
+    folder = Path(out or f"runs/inspect-{slug_of(checkpoint)}").expanduser()
+    check_folder(folder, titles[0])
     if images is not None:
         splits = open_images(images, allow_pipe=allow_pipe)
         source = splits[choose_split(splits, images, split)]
     place = find_device(device)
     with showing_progress(quiet=quiet) as (tell, _, say):
+        if images is not None and (loose := beside_folders(images)):
+            say(f"{loose:,} images that lie beside the folders of classes are not looked at")
         tell(f"loading {harmless(checkpoint)}")
         model = load(checkpoint, image_size=image_size, device=place)
         other = None if against is None else load(against, image_size=image_size, device=place)
         chosen, mistakes = choose(model, source, count, search, tell) if source is not None else ([], [])
-        subject, wrong = look_at(checkpoint, model, source, chosen, mistakes, say, tell, bias=bias)
+        subject, wrong = look_at(titles[0], model, source, chosen, mistakes, say, tell, bias=bias)
         beside, between = None, None
         if against is not None and other is not None:
             shifts = None if subject.found is None else subject.found.shifts
-            beside, _ = look_at(against, other, source, chosen, (), say, tell, bias=bias, maps=False, shifts=shifts)
+            beside, _ = look_at(titles[1], other, source, chosen, (), say, tell, bias=bias, maps=False, shifts=shifts)
             between = compare(subject, beside)
-        folder = Path(out or f"runs/inspect-{name_of(checkpoint)}").expanduser()
         made = write_report(
             folder, subject, other=beside, between=between, mistakes=wrong, command=said_command(), tell=tell
         )
@@ -96,12 +104,17 @@ def choose(model: "Model", source: "Source", count: int, search: int, tell: "Tel
     from vitrail.inspection.views import spread
 
     wrong: list[int] = []
-    names = model.card.class_names
-    if search and names is not None and names == tuple(source.class_names) and (source.labels >= 0).any():
+    if search and fits(model, source) and (source.labels >= 0).any():
         tell("seeking mistakes")
         wrong = surest_mistakes(model, source, spread(len(source), search).tolist())[: max(count // 2, 1)]
     others = [number for number in spread(len(source), count).tolist() if number not in wrong]
     return [*wrong, *others][:count], wrong
+
+
+def fits(model: "Model", source: "Source") -> bool:
+    """Tell whether the data's classes are the model's, by their names or, where it has none, by their number."""
+    names = model.card.class_names
+    return model.config.classes == len(source.class_names) and names in (None, tuple(source.class_names))
 
 
 def look_at(
@@ -123,12 +136,16 @@ def look_at(
     from vitrail.inspection.views import views_of
 
     if source is None:
-        return Seen(name_of(title), model, None, None), []
+        return Seen(title, model, None, None), []
+    if model.config.channels not in (1, 3):
+        raise ConfigError(f"images have 1 or 3 channels, and the model reads {model.config.channels}. Give no images.")
     views, kept, bad = views_of(model, source, chosen)
     for line in bad:
         say(f"left out {line}")
     found = study(model, views, maps=maps, bias=bias, tell=tell, shifts=shifts)
-    return Seen(name_of(title), model, views, found), [place for place, number in enumerate(kept) if number in mistakes]
+    names = source.class_names if fits(model, source) else None
+    wrong = [place for place, number in enumerate(kept) if number in mistakes]
+    return Seen(title, model, views, found, names), wrong
 
 
 def compare(subject: "Seen", other: "Seen") -> "Tensor | None":
@@ -146,8 +163,30 @@ def said_command() -> str:
 
 
 def name_of(checkpoint: str) -> str:
-    """Give a short name for a folder."""
+    """Give a short name to show."""
     return Path(checkpoint.rstrip("/")).stem.replace(":", "-") or "model"
+
+
+def titles_of(checkpoint: str, against: str) -> list[str]:
+    """Name two checkpoints shortly, unless that is one name."""
+    short = [name_of(checkpoint), name_of(against)]
+    return short if short[0] != short[1] else [checkpoint, against]
+
+
+def slug_of(checkpoint: str) -> str:
+    """Give a name for a folder, which holds the folder of a path too."""
+    parts = Path(checkpoint.rstrip("/")).with_suffix("").parts[-2:]
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", "-".join(parts)).strip("-") or "model"
+
+
+def beside_folders(images: str) -> int:
+    """Count the images of a folder that lie beside its folders of classes."""
+    from vitrail.data.sources.files import loose_images
+
+    path = Path(images).expanduser()
+    if not path.is_dir() or not any(entry.is_dir() for entry in path.iterdir()):
+        return 0
+    return len(loose_images(path))
 
 
 def show(made: "Report", subject: "Seen", *, as_json: bool) -> None:

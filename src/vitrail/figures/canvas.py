@@ -2,6 +2,7 @@
 
 import io
 import struct
+import warnings
 from typing import Literal
 
 from matplotlib.axes import Axes
@@ -37,7 +38,7 @@ def dress(axes: Axes, theme: Theme, *, title: str = "") -> None:
         text.set_color(INK[theme])
         text.set_fontsize(9)
     if title:
-        axes.set_title(title, color=INK[theme], fontsize=9)
+        axes.set_title(as_text(title), color=INK[theme], fontsize=9)
 
 
 def undress(axes: Axes, theme: Theme, *, title: str = "") -> None:
@@ -47,14 +48,22 @@ def undress(axes: Axes, theme: Theme, *, title: str = "") -> None:
     for line in axes.spines.values():
         line.set_visible(False)
     if title:
-        axes.set_title(title, color=INK[theme], fontsize=8, pad=3)
+        axes.set_title(as_text(title), color=INK[theme], fontsize=8, pad=3)
 
 
 def to_png(sheet: Figure) -> bytes:
     """Give the sheet as PNG."""
     out = io.BytesIO()
-    sheet.savefig(out, format="png", facecolor=sheet.get_facecolor())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # of names in other scripts: boxes are drawn
+        sheet.savefig(out, format="png", facecolor=sheet.get_facecolor())
     return out.getvalue()
+
+
+def as_text(text: str) -> str:
+    """Give a name that is drawn as it is: no mathematics, nothing that cannot be encoded, nothing that hides it."""
+    clean = text.encode("utf-8", "replace").decode().replace("$", r"\$")
+    return f" {clean}" if clean.startswith("_") else clean
 
 
 def size_of_png(png: bytes) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.figures.canvas import COLOURS, FAINT, INK, PAPER, Theme, dress, new_sheet, to_png
+from vitrail.figures.canvas import COLOURS, FAINT, INK, PAPER, Theme, as_text, dress, new_sheet, to_png
 
 Numbers = NDArray[np.floating]
 WIDEST = 9.0  # inches
@@ -58,7 +58,9 @@ def draw_curves(
             axes.axvline(mark, color=FAINT[theme], linewidth=0.6, linestyle=":", zorder=0)
         for number, curve in enumerate(curves):
             colour = COLOURS[theme][number % len(COLOURS[theme])]
-            axes.plot(curve.x, curve.y, color=colour, linewidth=1.6, marker="o", markersize=3, label=curve.name)
+            axes.plot(
+                curve.x, curve.y, color=colour, linewidth=1.6, marker="o", markersize=3, label=as_text(curve.name)
+            )
         dress(axes, theme, title=title)
         axes.set_ylim(min(lowest, 0.0) - 0.02, 1.03)
         axes.set_xlabel(x_label)
@@ -82,8 +84,8 @@ def draw_matrix(values: Numbers, x_label: str, y_label: str, theme: Theme = "lig
     axes.set_yticks(
         range(0, rows, max(1, rows // 12)), [str(place + 1) for place in range(0, rows, max(1, rows // 12))]
     )
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
+    axes.set_xlabel(as_text(x_label))
+    axes.set_ylabel(as_text(y_label))
     bar = sheet.colorbar(shown, ax=axes, shrink=0.8)
     bar.ax.tick_params(colors=INK[theme], labelsize=8)
     bar.set_label("CKA", color=INK[theme], fontsize=9)

@@ -33,24 +33,25 @@ def draw_filters(filters: Numbers, shares: Numbers, theme: Theme = "light") -> b
 
 def draw_tiles(similarity: Numbers, theme: Theme = "light", *, title: str = "") -> bytes:
     """Draw for each patch the cosines of its position with all others, at its own place (Fig. 7 centre)."""
-    rows, cols = similarity.shape[:2]
-    whole = np.full((rows * (rows + GAP) - GAP, cols * (cols + GAP) - GAP), np.nan)
+    rows, cols, high, wide = similarity.shape
+    whole = np.full((rows * (high + GAP) - GAP, cols * (wide + GAP) - GAP), np.nan)
     for row in range(rows):
         for col in range(cols):
-            top, left = row * (rows + GAP), col * (cols + GAP)
-            whole[top : top + rows, left : left + cols] = similarity[row, col]
+            top, left = row * (high + GAP), col * (wide + GAP)
+            whole[top : top + high, left : left + wide] = similarity[row, col]
+    step = max(-(-high // rows), 1)  # from one patch with a tile to the next
     width = WIDEST * 0.62
     sheet = new_sheet(width + 0.9, width * whole.shape[0] / whole.shape[1] + 0.7, theme)
     axes = sheet.add_subplot()
     shown = axes.imshow(whole, cmap=COSINE, vmin=float(similarity.min()), vmax=1, interpolation="nearest")
     dress(axes, theme, title=title)
-    for ticks, labels, count in (
-        (axes.set_xticks, axes.set_xticklabels, cols),
-        (axes.set_yticks, axes.set_yticklabels, rows),
+    for ticks, labels, count, side in (
+        (axes.set_xticks, axes.set_xticklabels, cols, wide),
+        (axes.set_yticks, axes.set_yticklabels, rows, high),
     ):
         every = max(1, -(-count // 12))
-        ticks([place * (count + GAP) + (count - 1) / 2 for place in range(0, count, every)])
-        labels([str(place + 1) for place in range(0, count, every)])
+        ticks([place * (side + GAP) + (side - 1) / 2 for place in range(0, count, every)])
+        labels([str(place * step + 1) for place in range(0, count, every)])
     axes.set_xlabel("column of the patch")
     axes.set_ylabel("row of the patch")
     bar = sheet.colorbar(shown, ax=axes, shrink=0.7, pad=0.02)

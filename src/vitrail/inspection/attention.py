@@ -8,12 +8,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.config import Grid
-from vitrail.errors import ShapeError
 from vitrail.inspection.layers import LayerFeatures
 from vitrail.inspection.looking import AT_ONCE, at_rest, fitting, in_parts, with_attention
 from vitrail.models import ViT
 from vitrail.ops import CHUNK
-from vitrail.ops.distance import distance_sums, patch_distances
+from vitrail.ops.distance import distance_sums, distances_from, patch_places
 from vitrail.ops.rollout import roll_on
 
 
@@ -132,7 +131,7 @@ class Distances:
 
     def __init__(self, seen: Seen, *, normalised: bool) -> None:
         self.seen, self.normalised = seen, normalised
-        self.far = patch_distances(seen.grid, seen.stride).to(seen.device)
+        self.places = patch_places(seen.grid, seen.stride).to(seen.device)
         self.sums = torch.zeros(seen.images, seen.layers, seen.heads, device=seen.device)
 
     def see(self, layer: int, first: int, weights: Float[Tensor, "B h Q T"]) -> None:
@@ -140,12 +139,12 @@ class Distances:
         skip = max(self.seen.leading - first, 0)
         start = first + skip - self.seen.leading
         patches = weights[:, :, skip:, self.seen.leading :]
-        far = self.far[start : start + patches.shape[2]]
+        far = distances_from(self.places[start : start + patches.shape[2]], self.places)
         self.sums[:, layer] += distance_sums(patches, far, normalised=self.normalised)
 
     def mean(self) -> Float[Tensor, "B L h"]:
         """Pixels, the mean over the queries."""
-        return self.sums / len(self.far)
+        return self.sums / len(self.places)
 
 
 def rollout(model: nn.Module, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B rows cols"]:
@@ -153,17 +152,17 @@ def rollout(model: nn.Module, images: Float[Tensor, "B C H W"]) -> Float[Tensor,
 
     The heads' weights are averaged, the residual is added, rows are scaled to one, and the layers are multiplied.
     """
-    return torch.cat([found.maps() for found in _each(model, images, Rollout)])
+    return torch.cat(_each(model, images, Rollout, Rollout.maps))
 
 
 def rollout_matrix(model: nn.Module, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B T T"]:
     """Give the share of every input token in every token after the last layer, by attention rollout."""
-    return torch.cat([found.whole() for found in _each(model, images, Rollout)])
+    return torch.cat(_each(model, images, Rollout, Rollout.whole))
 
 
 def pooled_attention(model: nn.Module, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B L h rows cols"]:
     """Give how much the class token attends to every patch, by layer and head; without one, the mean of all tokens."""
-    return torch.cat([found.maps() for found in _each(model, images, Pooled)])
+    return torch.cat(_each(model, images, Pooled, Pooled.maps))
 
 
 def attention_distance(
@@ -174,22 +173,22 @@ def attention_distance(
     The class token is left out, as query and as key, and as in the authors' code the weights of the others stay as they
     are; `normalised` scales them to one.
     """
-    found = _each(model, images, lambda seen: Distances(seen, normalised=normalised))
-    return torch.cat([each.mean() for each in found])
+    return torch.cat(_each(model, images, lambda seen: Distances(seen, normalised=normalised), Distances.mean))
 
 
-def _each(model: nn.Module, images: Tensor, make: Callable[[Seen], Kind]) -> list[Kind]:
-    """Give an observer for every few images, when it has seen all."""
+def _each(
+    model: nn.Module, images: Tensor, make: Callable[[Seen], Kind], read: Callable[[Kind], Tensor]
+) -> list[Tensor]:
+    """Read an observer of every few images, when it has seen all; nothing else of it is kept."""
     inside = with_attention(model)
-    if not len(images):
-        raise ShapeError("there are no images to look at; give one at least.")
     with at_rest(inside):
         fit = fitting(inside, images)
-        made: list[Kind] = []
+        found = []
         for some in in_parts(fit, images_at_once(inside, fit)):
-            made.append(make(what_is_seen(inside, some)))
-            observe(inside, some, made[-1:])
-    return made
+            observer = make(what_is_seen(inside, some))
+            observe(inside, some, [observer])
+            found.append(read(observer).clone())
+    return found
 
 
 def images_at_once(model: ViT, images: Float[Tensor, "B C H W"]) -> int:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from vitrail.config.check import number, one_of, whole
 from vitrail.errors import ConfigError, ShapeError
-from vitrail.inspection.looking import at_rest, fitting, in_parts, plain
+from vitrail.inspection.looking import at_rest, check_pictures, fitting, in_parts, plain
 from vitrail.models import BiT, Model, ViT
 from vitrail.ops import patchify, unpatchify
 from vitrail.ops.order import draws
@@ -24,7 +24,7 @@ class Agreement(NamedTuple):
     """How like the answers to changed images are those to the images as they were; the mean over the images."""
 
     cosine: Float[Tensor, " S"]  # of the representations
-    same: Float[Tensor, " S"]  # share of images with the same first answer
+    same: Float[Tensor, " S"]  # share of images with the same first answer; NaN of a model without classes
 
 
 class Moved(NamedTuple):
@@ -51,6 +51,9 @@ def shift_agreement(model: nn.Module, images: Float[Tensor, "B C H W"], shifts: 
     patches unless the shift is a whole number of them, and other positions always.
     """
     inside = plain(model)
+    check_pictures(images)
+    if not shifts:
+        raise ConfigError("expected a shift at least, in pixels; got none.")
     most = images.shape[3] - 1
     moves = [whole("shift", shift, least=0, most=most) for shift in shifts]
     with at_rest(inside):
@@ -82,7 +85,10 @@ def patch_agreement(
     number and nothing else; a larger share holds the smaller ones.
     """
     inside = plain(model)
+    check_pictures(images)
     one_of("change", change, ("drop", "shuffle"))
+    if not shares:
+        raise ConfigError("expected a share of the patches at least; got none.")
     for share in shares:
         if not 0 <= number("share", share) <= 1:
             raise ConfigError(f"a share of the patches is from 0 to 1; got {share}.")
@@ -122,7 +128,7 @@ def changed(
 
 class _Answers(NamedTuple):
     representation: Tensor  # B D
-    first: Tensor  # B: the first answer
+    first: Tensor | None  # B: the first answer, of a model with classes
     maps: Tensor  # B D rows cols
 
 
@@ -138,12 +144,14 @@ def _answers(model: Model, images: Tensor) -> _Answers:
             maps = model.feature_map(some)
             representation = maps.mean(dim=(2, 3))
         parts.append((representation.float(), model.head(representation).argmax(dim=1), maps.float()))
-    return _Answers(*(torch.cat(part) for part in zip(*parts, strict=True)))
+    made = _Answers(*(torch.cat(part) for part in zip(*parts, strict=True)))
+    return made if model.config.classes else made._replace(first=None)
 
 
 def _compared(ours: _Answers, theirs: _Answers) -> tuple[float, float]:
     cosine = F.cosine_similarity(ours.representation, theirs.representation, dim=1).mean()
-    return float(cosine), float((ours.first == theirs.first).double().mean())
+    same = float("nan") if ours.first is None else float((ours.first == theirs.first).double().mean())
+    return float(cosine), same
 
 
 def _moved_along(maps: Float[Tensor, "B D rows cols"], cells: float) -> Float[Tensor, "B D rows cols"]:

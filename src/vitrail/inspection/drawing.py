@@ -16,6 +16,7 @@ from vitrail.data.transforms.resize import resize
 from vitrail.figures import Curve, Theme
 from vitrail.inspection.bias import stride_of
 from vitrail.inspection.filters import filter_components
+from vitrail.inspection.pictures import with_colour
 from vitrail.inspection.positions import (
     axis_similarity,
     kind_of_positions,
@@ -27,7 +28,7 @@ from vitrail.models import Model, ViT, build
 
 SHOWN = 16  # images of a picture
 LARGER = 1.5  # times the image size, at which positions are shown resampled
-MOST_TILES = 1024  # patches of which each has a tile
+MOST_TILES = 24  # patches of a side that have a tile
 
 
 class Drawing(NamedTuple):
@@ -47,6 +48,7 @@ class Seen(NamedTuple):
     model: Model
     views: Views | None
     found: Findings | None
+    class_names: Sequence[str] | None = None  # of the model's classes, where it or the data has them
 
 
 def drawings(subject: Seen, other: Seen | None, between: Float[Tensor, "L L2"] | None) -> Iterator[Drawing]:
@@ -118,14 +120,13 @@ def _positions(subject: Seen) -> Iterator[Drawing]:
         ("positions-resampled", "The same at another image size", model, many, f"resampled for {many[0]}x{many[1]}")
     )
     for name, title, whose, side, words in shown:
-        grid = model.config.stem.grid(*side)
-        if grid[0] * grid[1] > MOST_TILES:
-            continue
-        values = position_similarity(whose, (side[0], side[1]))
+        every = -(-max(model.config.stem.grid(*side)) // MOST_TILES)
+        values = position_similarity(whose, (side[0], side[1]), every=every)
+        some = "each patch's" if every == 1 else f"every {every}th patch's"
         yield Drawing(
             name,
             title,
-            f"Cosine similarity of each patch's position with all others, {words}: one tile a patch, at its place "
+            f"Cosine similarity of {some} position with all others, {words}: one tile a patch, at its place "
             "(Fig. 7 centre).",
             lambda theme, values=values: figures.draw_tiles(values.numpy(), theme),
         )
@@ -185,6 +186,7 @@ def _bias(subject: Seen, other: Seen | None) -> Iterator[Drawing]:
     pairs = [(each.title, each.model, each.found) for each in (subject, other) if each and each.found]
     moved = [(title, model, found) for title, model, found in pairs if found.moved is not None]
     if moved:
+        answering = all(model.config.classes for _, model, _ in moved)
         panels = [
             (words, [Curve(title, found.shifts, getattr(found.moved, part).tolist()) for title, _, found in moved])
             for words, part in (
@@ -192,6 +194,7 @@ def _bias(subject: Seen, other: Seen | None) -> Iterator[Drawing]:
                 ("representation", "cosine"),
                 ("same answer", "same"),
             )
+            if part != "same" or answering
         ]
         yield Drawing(
             "shifts",
@@ -209,6 +212,7 @@ def _bias(subject: Seen, other: Seen | None) -> Iterator[Drawing]:
             )
             for words, part in (("made grey", "dropped"), ("exchanged", "shuffled"))
             for value, what in (("representation", "cosine"), ("same answer", "same"))
+            if what != "same" or answering
         ]
         yield Drawing(
             "patches",
@@ -240,11 +244,6 @@ def enlarge(maps: Float[Tensor, "B rows cols"], size: Sequence[int], stride: int
     return F.conv2d(F.conv2d(padded, bell[None, None, :, None]), bell[None, None, None, :])[:, 0]
 
 
-def with_colour(pixels: Tensor) -> Tensor:
-    """Give grey images three channels, for pictures."""
-    return pixels.expand(-1, 3, -1, -1) if pixels.shape[1] == 1 else pixels
-
-
 def short(name: str, most: int = 18) -> str:
     """Give the end of a long name."""
     return name if len(name) <= most else f"…{name[-most + 1 :]}"
@@ -252,4 +251,6 @@ def short(name: str, most: int = 18) -> str:
 
 def numbers(values: Tensor) -> list[Any]:
     """Give a tensor's values rounded for people's eyes and programs' files."""
-    return np.round(values.double().numpy(), 6).tolist()
+    rounded = np.round(values.double().numpy(), 6).astype(object)
+    rounded[np.isnan(rounded.astype(np.float64))] = None
+    return rounded.tolist()

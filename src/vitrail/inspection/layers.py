@@ -7,9 +7,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vitrail.errors import ConfigError, ShapeError
 from vitrail.inspection.looking import at_rest, fitting, in_parts, plain
 from vitrail.models import BiT, ViT
-from vitrail.ops.similarity import gram, kernel_alignment
+from vitrail.ops.similarity import FEWEST, gram, kernel_alignment
 
 CELLS = 8  # sides of the grid to which features are averaged before they are compared
 Grams = list[Float[Tensor, "n n"]]  # of every layer
@@ -43,6 +44,11 @@ def layer_similarity(
     ResNets, whose stages are their layers, can be compared. The other model is given the same images, unless its own
     views of them, of another size, are given.
     """
+    if other is None and other_images is not None:
+        raise ConfigError("other_images are of the other model, and there is none. Say other=.")
+    for some in (images, *([] if other_images is None else [other_images])):
+        if len(some) < FEWEST:
+            raise ShapeError(f"layers are compared over {FEWEST} images at least; got {len(some)}. Give more images.")
     ours = grams_of(model, images)
     theirs = ours if other is None else grams_of(other, images if other_images is None else other_images)
     return compare_layers(ours, theirs)

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.errors import ConfigError
+from vitrail.errors import ConfigError, ShapeError
 from vitrail.models import Model, ViT
 
 AT_ONCE = 16  # images
@@ -46,9 +46,30 @@ def at_rest(model: nn.Module) -> Iterator[None]:
 
 
 def fitting(model: Model, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
-    """Give images where the model is, in its precision."""
+    """Give images where the model is, in its precision; refuse what are none."""
+    check_pictures(images)
     weight = next(model.parameters())
     return images.to(weight.device, weight.dtype)
+
+
+def check_pictures(images: Tensor) -> None:
+    """Refuse what are no images to look at."""
+    if images.ndim != 4 or not images.is_floating_point():
+        raise ShapeError(
+            f"expected images as floats, B C H W, scaled as the model reads them; got {images.dtype} of shape "
+            f"{tuple(images.shape)}. Take views_of, or add the axis that is missing."
+        )
+    if not len(images):
+        raise ShapeError("there are no images to look at; give one at least.")
+
+
+def check_weights(model: Model) -> None:
+    """Refuse a model whose weights are not all numbers: every picture of it would be empty."""
+    for name, weight in model.named_parameters():
+        if not torch.isfinite(weight).all():
+            raise ConfigError(
+                f"{name!r} holds numbers that are not finite: the model has diverged. Take another checkpoint."
+            )
 
 
 def in_parts(images: Float[Tensor, "B C H W"], most: int = AT_ONCE) -> Iterator[Float[Tensor, "b C H W"]]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from vitrail.data.source import Source
+from vitrail.errors import DataError
 from vitrail.inspection.looking import at_rest, fitting
 from vitrail.inspection.views import views_of
 from vitrail.models import Model
@@ -17,7 +18,10 @@ def surest_mistakes(model: Model, source: Source, numbers: Sequence[int]) -> lis
     found: list[tuple[float, int]] = []
     labelled = [number for number in numbers if source.labels[number] >= 0]
     for start in range(0, len(labelled), AT_ONCE):
-        views, kept, _ = views_of(model, source, labelled[start : start + AT_ONCE])
+        try:
+            views, kept, _ = views_of(model, source, labelled[start : start + AT_ONCE])
+        except DataError:  # none of these can be decoded; others may
+            continue
         with at_rest(model):
             shares = model(fitting(model, views.images)).float().softmax(dim=1)
         sure, answer = shares.max(dim=1)

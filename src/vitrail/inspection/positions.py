@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple, assert_never
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from vitrail.config import (
     Learned2DPositions,
@@ -48,12 +49,13 @@ def kind_of_positions(model: nn.Module) -> Kind:
 
 
 def position_similarity(
-    model: nn.Module, image_size: int | tuple[int, int] | None = None, table: int = 0
-) -> Float[Tensor, "rows cols rows cols"]:
+    model: nn.Module, image_size: int | tuple[int, int] | None = None, table: int = 0, every: int = 1
+) -> Float[Tensor, "r c rows cols"]:
     """Give the cosine of each patch's position with all others (Fig. 7 centre), at the grid of an image size.
 
     Another size than the model's own resamples the positions as the model does. `table` is the layer, where every layer
-    has positions of its own. The class token's entry is left out.
+    has positions of its own. The class token's entry is left out. `every` takes some patches alone, so many rows and
+    columns apart, each with all.
     """
     inside = with_attention(model)
     positions = inside.positions
@@ -65,7 +67,9 @@ def position_similarity(
     grid = inside.config.stem.grid(*(inside.config.image_size if image_size is None else as_size(image_size)))
     with at_rest(inside):
         vectors = positions.vectors(table, grid, next(inside.parameters()))[positions.leading :]  # N D
-    return cosines(vectors.float()).unflatten(1, grid).unflatten(0, grid)
+    directions = F.normalize(vectors.detach().double(), dim=1).unflatten(0, grid)  # rows cols D
+    some = directions[:: whole("every", every), ::every]
+    return torch.einsum("rcd,ijd->rcij", some, directions).float()
 
 
 def axis_similarity(model: nn.Module, table: int = 0) -> Axes:

@@ -2,33 +2,34 @@
 
 import base64
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail import __version__
 from vitrail.config import PatchStem, ViTConfig
 from vitrail.data.decode import decode, encode
-from vitrail.data.transforms.resize import resize
+from vitrail.errors import DataError
 from vitrail.figures.canvas import size_of_png
-from vitrail.files import write_bytes, writing
-from vitrail.inspection.drawing import Drawing, Seen, drawings, numbers, with_colour
+from vitrail.files import check_replaceable, new_folder
+from vitrail.inspection.drawing import Drawing, Seen, drawings, numbers
 from vitrail.inspection.maps import to_levels
 from vitrail.inspection.page import render_page
-from vitrail.inspection.study import FIRST, Attention, Findings, Tell
+from vitrail.inspection.pictures import url_of
+from vitrail.inspection.study import FIRST, Attention, Tell
 from vitrail.models import Model
 
 PAGE, NUMBERS, FIGURES = "report.html", "inspection.json", "figures"
-LARGE = 512  # pixels of a side from which on a picture is made smaller
+OURS = (PAGE, NUMBERS, FIGURES)
 QUALITY = 80  # of photographs in a figure
-SMALL = 160  # pixels up to which an image is carried without loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,22 +49,22 @@ def write_report(
     between: Float[Tensor, "L L2"] | None = None,
     mistakes: Sequence[int] = (),
     tables: Sequence[Mapping[str, Any]] = (),
+    beside: Mapping[str, bytes] = MappingProxyType({}),
     command: str = "",
     tell: Tell = lambda text: None,
 ) -> Report:
     """Draw every picture, write the numbers, and put all of it into one page.
 
-    `mistakes` are places of images that it was sure of and wrong; `tables` are shown before the page's own.
+    `mistakes` are places of images that it was sure of and wrong; `tables` are shown before the page's own; `beside`
+    are files of the same folder. An earlier report of the same model is replaced, whole, at the end.
     """
-    with writing(folder):
-        (folder / FIGURES).mkdir(parents=True, exist_ok=True)
+    check_folder(folder, subject.title, beside)
     drawn: list[dict[str, Any]] = []
-    paths = []
+    files = dict(beside)
     for drawing in drawings(subject, other, between):
         tell(f"drawing {drawing.name}")
         light, dark = drawing.draw("light"), drawing.draw("dark")
-        paths.append(folder / FIGURES / f"{drawing.name}.png")
-        write_bytes(paths[-1], light)
+        files[f"{FIGURES}/{drawing.name}.png"] = light
         drawn.append(_figure(drawing, light, dark))
     document = {
         "title": subject.title,
@@ -80,10 +81,27 @@ def write_report(
     if between is not None:
         said["layers_against"] = numbers(between)
     tell("writing the page")
-    write_bytes(folder / NUMBERS, (json.dumps(said, indent=1) + "\n").encode())
-    page = render_page(document).encode("utf-8", "replace")
-    write_bytes(folder / PAGE, page)
-    return Report(page=folder / PAGE, figures=paths, bytes=len(page))
+    files[NUMBERS] = (json.dumps(said, indent=1) + "\n").encode("utf-8", "replace")
+    files[PAGE] = render_page(document).encode("utf-8", "replace")
+    with new_folder(folder, overwrite=True, ours=(*OURS, *beside), mark=NUMBERS) as temporary:
+        (temporary / FIGURES).mkdir()
+        for name, data in files.items():
+            (temporary / name).write_bytes(data)
+    figures = [folder / name for name in files if name.startswith(f"{FIGURES}/")]
+    return Report(page=folder / PAGE, figures=figures, bytes=len(files[PAGE]))
+
+
+def check_folder(folder: Path, title: str, beside: Collection[str] = ()) -> None:
+    """Refuse a place that is taken by anything but an earlier report of the same model."""
+    check_replaceable(folder, overwrite=True, ours=(*OURS, *beside), mark=NUMBERS)
+    try:
+        before = json.loads((folder / NUMBERS).read_bytes()).get("title")
+    except (OSError, ValueError, AttributeError):
+        return
+    if before != title:
+        raise DataError(
+            f"{folder} holds a report of {before!r}, which would be lost. Give another --out, or remove it."
+        )
 
 
 def in_words(model: Model) -> str:
@@ -97,11 +115,12 @@ def in_words(model: Model) -> str:
     return f"{kind}, {side}x{side} patches, {config.layers} layers of {config.heads} heads, {size}"
 
 
-def answers(found: Findings, model: Model) -> list[list[dict[str, Any]]]:
+def answers(subject: Seen) -> list[list[dict[str, Any]]]:
     """Name the first five answers to every image, with their probabilities; none of a model without classes."""
-    if not model.config.classes:
+    found, names = subject.found, names_of(subject)
+    assert found is not None
+    if not subject.model.config.classes:
         return [[] for _ in found.logits]
-    names = model.card.class_names
     best = found.logits.softmax(dim=1).topk(min(FIRST, found.logits.shape[1]), dim=1)
     return [
         [
@@ -110,6 +129,11 @@ def answers(found: Findings, model: Model) -> list[list[dict[str, Any]]]:
         ]
         for shares, found_numbers in zip(best.values.tolist(), best.indices.tolist(), strict=True)
     ]
+
+
+def names_of(subject: Seen) -> Sequence[str] | None:
+    """Give the names of the model's classes: its own, or those that it was given."""
+    return subject.model.card.class_names or subject.class_names
 
 
 def _figure(drawing: Drawing, light: bytes, dark: bytes) -> dict[str, Any]:
@@ -131,31 +155,21 @@ def _images(subject: Seen, mistakes: set[int]) -> Iterator[dict[str, Any]]:
     assert found is not None
     assert views is not None
     leading = bool(isinstance(subject.model.config, ViTConfig) and subject.model.config.class_tokens)
-    for number, top in enumerate(answers(found, subject.model)):
-        pixels = small_enough(with_colour(views.pixels[number : number + 1])[0]).permute(1, 2, 0).contiguous().numpy()
-        small = max(pixels.shape[:2]) <= SMALL
-        label = views.labels[number]
-        known = bool(top) and label in (subject.model.card.class_names or ())  # else the classes are others
+    for number, top in enumerate(answers(subject)):
+        label, picture = views.labels[number], found.pictures[number]
+        known = bool(top) and label in (names_of(subject) or ())  # else the classes are others
+        right = top[0]["name"] == label if known else None
         yield {
             "name": views.names[number],
-            "src": _url(encode(pixels, "PNG" if small else "JPEG"), "png" if small else "jpeg"),
-            "width": pixels.shape[1],
-            "height": pixels.shape[0],
+            "src": picture.url,
+            "width": picture.width,
+            "height": picture.height,
             "label": label,
-            "right": top[0]["name"] == label if known else None,
+            "right": views.verdicts[number] if views.verdicts else right,
             "top": top,
             "mistake": number in mistakes,
             "attention": None if found.attention is None else _attention(found.attention, number, leading=leading),
         }
-
-
-def small_enough(picture: UInt8[Tensor, "C H W"]) -> UInt8[Tensor, "C h w"]:
-    """Make a picture no larger than a page shows it."""
-    factor = LARGE / max(picture.shape[1:])
-    if factor >= 1:
-        return picture
-    height, width = (max(round(side * factor), 1) for side in picture.shape[1:])
-    return resize(picture, (height, width), "antialias")
 
 
 def _attention(found: Attention, number: int, *, leading: bool) -> dict[str, Any]:
@@ -206,9 +220,7 @@ def _numbers(subject: Seen) -> dict[str, Any]:
     if subject.views is not None:
         said["images"] = [
             {"name": name, "label": label, "top": top}
-            for name, label, top in zip(
-                subject.views.names, subject.views.labels, answers(found, subject.model), strict=True
-            )
+            for name, label, top in zip(subject.views.names, subject.views.labels, answers(subject), strict=True)
         ]
     if found.attention is not None:
         said["attention_distance"] = numbers(found.attention.distance.mean(dim=0))
@@ -228,11 +240,7 @@ def _numbers(subject: Seen) -> dict[str, Any]:
 
 
 def _carried(png: bytes, *, lossy: bool) -> str:
-    return _url(encode(decode(png), "JPEG", QUALITY), "jpeg") if lossy else _url(png, "png")
-
-
-def _url(data: bytes, kind: str) -> str:
-    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+    return url_of(encode(decode(png), "JPEG", QUALITY), "jpeg") if lossy else url_of(png, "png")
 
 
 def _text(values: NDArray[np.generic]) -> str:

@@ -8,17 +8,18 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from vitrail.errors import ConfigError
 from vitrail.inspection.attention import Distances, Pooled, Rollout, images_at_once, observe, what_is_seen
 from vitrail.inspection.bias import Agreement, Moved, patch_agreement, shift_agreement, stride_of
 from vitrail.inspection.layers import Grams, LayerFeatures, compare_layers, grams_of
-from vitrail.inspection.looking import at_rest, fitting, in_parts
+from vitrail.inspection.looking import at_rest, check_weights, fitting, in_parts
 from vitrail.inspection.maps import Maps, Plan, QueryMaps, plan_maps
+from vitrail.inspection.pictures import Picture, pictures_of
 from vitrail.models import Model, ViT
 from vitrail.ops.similarity import FEWEST
 
 ROOM = 14_000_000  # bytes of maps and pictures; a third more as a page's text
-PICTURE = 30_000  # bytes, about
-LEAST = 2_000_000  # bytes for maps, however many pictures
+PICTURES = 5_000_000  # of them at most
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75)  # of the patches that are dropped or exchanged
 STEPS = (0.0, 0.5, 1.0, 1.5, 2.0)  # shifts, in patches
 FIRST = 5  # answers that are named
@@ -32,6 +33,7 @@ class Views(NamedTuple):
     images: Float[Tensor, "B C H W"]
     names: Sequence[str]
     labels: Sequence[str | None]  # what they are, where it is known
+    verdicts: Sequence[bool | None] = ()  # whether the answer is right, where something else than the label says it
 
 
 @dataclass(kw_only=True)
@@ -50,6 +52,7 @@ class Attention:
 class Findings:
     """What was seen of a model and some images."""
 
+    pictures: list[Picture]
     logits: Float[Tensor, "B K"]
     attention: Attention | None  # None of a ResNet
     shifts: Sequence[int]
@@ -69,14 +72,23 @@ def study(
     `shifts` are in pixels; without, they are halves and wholes of the model's patches.
     """
     attention = None
+    check_weights(model)
+    pictures = pictures_of(views.pixels, PICTURES)
+    room = ROOM - sum(picture.bytes for picture in pictures)
     with at_rest(model):
         tell("following attention")
         if isinstance(model, ViT):
-            attention, logits, grams = look(model, views.images, maps=maps)
+            attention, logits, grams = look(model, views.images, room if maps else None)
         else:
             grams = grams_of(model, views.images)
             logits = torch.cat([model(some).float().cpu() for some in in_parts(fitting(model, views.images))])
+    if not torch.isfinite(logits).all() or (attention is not None and not torch.isfinite(attention.rollout).all()):
+        raise ConfigError(
+            "the model's answers to these images are not finite: it has diverged, or its precision is too low. "
+            "Take another checkpoint, or other images."
+        )
     found = Findings(
+        pictures=pictures,
         logits=logits,
         attention=attention,
         shifts=[round(step * stride_of(model)) for step in STEPS] if shifts is None else shifts,
@@ -98,11 +110,16 @@ def study(
     return found
 
 
-def look(model: ViT, images: Float[Tensor, "B C H W"], *, maps: bool) -> tuple[Attention, Float[Tensor, "B K"], Grams]:
-    """Follow attention through all layers, once; give the logits and the layers' features too."""
+def look(
+    model: ViT, images: Float[Tensor, "B C H W"], room: int | None
+) -> tuple[Attention, Float[Tensor, "B K"], Grams]:
+    """Follow attention through all layers, once; give the logits and the layers' features too.
+
+    `room` is bytes for maps of what every patch attends to; without it there are none.
+    """
+    maps = room is not None
     grid = model.grid_of(images)
-    room = max(ROOM - PICTURE * len(images), LEAST)
-    plan = plan_maps(len(images), len(model.blocks), model.config.heads, grid, room) if maps else Plan(1, 0)
+    plan = Plan(1, 0) if room is None else plan_maps(len(images), len(model.blocks), model.config.heads, grid, room)
     rolled, pooled, near, far, kept, logits = [], [], [], [], [], []
     features = LayerFeatures(len(model.blocks))
     done = 0

@@ -5,11 +5,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-def patch_distances(grid: tuple[int, int], stride: int) -> Float[Tensor, "N N"]:
-    """Euclidean distance of every two patches' centres, `stride` pixels from each to the next."""
-    rows, cols = torch.meshgrid(*(torch.arange(side, dtype=torch.float64) for side in grid), indexing="ij")
-    places = torch.stack([rows.flatten(), cols.flatten()], dim=1) * stride  # N 2
-    return (places[:, None] - places).square().sum(dim=2).sqrt().float()
+def patch_places(grid: tuple[int, int], stride: int) -> Float[Tensor, "N 2"]:
+    """Where every patch is, in pixels down and to the right of the first, `stride` from each to the next."""
+    rows, cols = torch.meshgrid(*(torch.arange(side, dtype=torch.float32) for side in grid), indexing="ij")
+    return torch.stack([rows.flatten(), cols.flatten()], dim=1) * stride
+
+
+def distances_from(some: Float[Tensor, "Q 2"], places: Float[Tensor, "N 2"]) -> Float[Tensor, "Q N"]:
+    """Euclidean distance of some patches from all."""
+    return (some[:, None] - places).square().sum(dim=2).sqrt()
 
 
 def distance_sums(
