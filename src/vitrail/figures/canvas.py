@@ -18,11 +18,12 @@ COLOURS = {  # of a window: blue, red, amber, green, violet
     "dark": ("#7fb0ff", "#ff8fa0", "#f2bf5e", "#7fd1ab", "#c3a5f5"),
 }
 DPI = 150
+LAYOUT: Literal["constrained"] | None = "constrained"
 
 
 def new_sheet(width: float, height: float, theme: Theme) -> Figure:
     """Give an empty sheet of so many inches."""
-    sheet = Figure(figsize=(width, height), dpi=DPI, facecolor=PAPER[theme], layout="constrained")
+    sheet = Figure(figsize=(width, height), dpi=DPI, facecolor=PAPER[theme], layout=LAYOUT)
     FigureCanvasAgg(sheet)
     return sheet
 
