@@ -313,6 +313,7 @@ class Shapes(Archive):
         pass
 
 
+@pytest.mark.slow
 def test_every_vit_of_timm_is_recognised_with_its_heads_or_refused() -> None:
     import timm
 
