@@ -213,9 +213,8 @@ SMALL = Training(
 )
 
 # A small pre-trained model and few images: as SMALL, with lower layers held back, which the paper's models need not.
-SMALL_MODEL = make(
-    Training,
-    {name: getattr(SMALL, name) for name in SMALL.__dataclass_fields__},
+SMALL_MODEL = adjust(
+    SMALL,
     {
         "recipe": "finetune/small",
         "optimiser": Adam(rate=1e-3, betas=(0.9, 0.99), decay=0.05),

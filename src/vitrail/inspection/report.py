@@ -174,13 +174,11 @@ def _images(subject: Seen, mistakes: set[int]) -> Iterator[dict[str, Any]]:
 
 def _attention(found: Attention, number: int, *, leading: bool) -> dict[str, Any]:
     maps, grid, cell = found.maps[number], found.rollout.shape[1:], found.plan.cell
-    pooled, pooled_peaks = to_levels(found.pooled[number].numpy(), (grid[0], grid[1]), cell)
+    heads, weights = maps.levels.shape[1], found.pooled[number]
+    if heads == 1:  # the page shows the mean of the heads alone
+        weights = weights.mean(dim=1, keepdim=True)
+    pooled, pooled_peaks = to_levels(weights.numpy(), (grid[0], grid[1]), cell)
     rolled, rolled_peak = to_levels(found.rollout[number].numpy(), (grid[0], grid[1]), cell)
-    heads = maps.levels.shape[1]
-    if heads == 1 and pooled.shape[1] > 1:  # the page shows the mean of the heads alone
-        pooled, pooled_peaks = to_levels(
-            found.pooled[number].mean(dim=1, keepdim=True).numpy(), (grid[0], grid[1]), cell
-        )
     return {
         "rows": maps.grid[0],
         "cols": maps.grid[1],
