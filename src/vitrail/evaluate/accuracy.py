@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from vitrail.data.feed import evaluation_feed
 from vitrail.data.source import Source
 from vitrail.evaluate.passes import evaluating
 from vitrail.models import Model
@@ -14,6 +13,7 @@ from vitrail.ops.losses import loss_of
 from vitrail.ops.metrics import ranks_of, within
 from vitrail.train.group import Group
 from vitrail.train.loop import lengthen
+from vitrail.train.measure import feed_for
 
 WORDS = ("loss", "correct", "among five", "images", "left out")
 
@@ -31,18 +31,7 @@ def measure_accuracy(
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Mapping[str, float]:
     """Classify every image with the model's own preprocessing; give accuracy, top-5 accuracy and mean loss."""
-    feed = evaluation_feed(
-        source,
-        model.config.image_size,
-        batch=batch * group.ranks,
-        preprocessing=model.card.preprocessing,
-        channels=model.config.channels,
-        workers=workers,
-        rank=group.rank,
-        ranks=group.ranks,
-        limit=limit,
-        device=group.device,
-    )
+    feed = feed_for(model, source, group, batch=batch, workers=workers, limit=limit)
     counts = torch.zeros(len(WORDS), dtype=torch.float64, device=group.device)
     run = model if forward is None else forward
     with evaluating(model):

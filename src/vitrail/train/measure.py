@@ -4,20 +4,19 @@ from collections.abc import Mapping
 
 import torch
 
-from vitrail.data.feed import evaluation_feed
+from vitrail.data.feed import Feed, evaluation_feed
 from vitrail.data.source import Source
+from vitrail.models import Model
+from vitrail.train.group import Group
 from vitrail.train.loop import Plan, fill_up
 from vitrail.train.state import State
 
 WORDS = ("loss", "right", "images", "left out")
 
 
-@torch.inference_mode()
-def measure_objective(plan: Plan, state: State, source: Source, *, workers: int) -> Mapping[str, float]:
-    """Ask of every image once, always the same; give the mean loss, and the share that was answered right."""
-    model, group = state.model, plan.group
-    batch = plan.micro_batch
-    feed = evaluation_feed(
+def feed_for(model: Model, source: Source, group: Group, *, batch: int, workers: int, limit: float) -> Feed:
+    """Feed every image once, as the model evaluates it, `batch` at a time on every rank."""
+    return evaluation_feed(
         source,
         model.config.image_size,
         batch=batch * group.ranks,
@@ -26,9 +25,17 @@ def measure_objective(plan: Plan, state: State, source: Source, *, workers: int)
         workers=workers,
         rank=group.rank,
         ranks=group.ranks,
-        limit=plan.config.limit,
+        limit=limit,
         device=group.device,
     )
+
+
+@torch.inference_mode()
+def measure_objective(plan: Plan, state: State, source: Source, *, workers: int) -> Mapping[str, float]:
+    """Ask of every image once, always the same; give the mean loss, and the share that was answered right."""
+    model, group = state.model, plan.group
+    batch = plan.micro_batch
+    feed = feed_for(model, source, group, batch=batch, workers=workers, limit=plan.config.limit)
     counts = torch.zeros(len(WORDS), dtype=torch.float64, device=group.device)
     for part in feed.epoch(0):
         real = len(part.labels)
