@@ -123,4 +123,4 @@ def test_every_part_has_a_word() -> None:
     hints = get_type_hints(ViTConfig)
     assert set(parts_of(hints["stem"]).values()) == {PatchStem, HybridStem}
     assert len(parts_of(hints["positions"])) == 6
-    assert len(KINDS) == 19
+    assert len(KINDS) == 21

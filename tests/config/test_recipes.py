@@ -160,7 +160,9 @@ def test_the_hyperrule_asks_for_the_number_of_images() -> None:
 def test_the_tables_here_name_every_recipe_and_their_models_are_there() -> None:
     typed = [line.split()[0] for line in (*TABLE_3, *TABLE_4)]
     typed += [f"augreg/{line.split()[0]}{kind}" for line in LEVELS for kind in ("", "-reg")]
-    assert {*typed, "small", "scratch", "masked-patch", "finetune/small", "bit/hyperrule"} == set(recipe_names())
+    assert {*typed, "small", "scratch", "masked-patch", "mae", "next-pixel", "finetune/small", "bit/hyperrule"} == set(
+        recipe_names()
+    )
     for name in typed:
         data, _, model = name.partition("/")
         if data in ("jft", "i21k"):
@@ -196,7 +198,10 @@ def test_json_of_a_recipe_is_read_strictly() -> None:
         ("I1K", "Did you mean 'i1k'"),
         ("jft/vit-b/16", "Did you mean 'jft/ViT-B/16'"),
         ("hyperrule", "Did you mean 'bit/hyperrule'"),
-        ("qqqq", r"There are: jft/ViT-B/16, .*small, scratch, masked-patch, finetune/small, bit/hyperrule\."),
+        (
+            "qqqq",
+            r"There are: jft/ViT-B/16, .*small, scratch, masked-patch, mae, next-pixel, finetune/small, bit/hyperr",
+        ),
     ],
 )
 def test_an_unknown_recipe_is_refused_with_the_nearest(name: str, near: str) -> None:

@@ -63,8 +63,9 @@ def misfits(config: ModelConfig, layout: Layout, dialect: Dialect) -> Iterator[M
         return
     if isinstance(config.stem, HybridStem):
         yield from _constants(config.stem, holds.stem)
-    if config.norm != "pre" or config.attention != "full":
-        yield Misfit(f"its blocks have norm={config.norm}, attention={config.attention}", None)
+    if config.norm != "pre" or config.attention != "full" or config.causal:
+        blocks = f"norm={config.norm}, attention={config.attention}, causal={config.causal}"
+        yield Misfit(f"its blocks have {blocks}", None)
     if not isinstance(config.positions, LearnedPositions) or config.positions.at != "stem":
         yield Misfit(f"its positions are {config.positions}, not one learned table before the first layer", None)
     if config.pooling not in holds.poolings:

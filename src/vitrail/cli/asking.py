@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from vitrail.train.task import Task
 
 Kind = Literal["pretrain", "finetune", "transfer", "vtab"]
+PIXELS = "ViT-Ti/1"  # whose patches are pixels
 SMALL = 10_000_000  # parameters under which a checkpoint is not one of the paper's
 Number = TypeVar("Number", int, float)
 
@@ -98,6 +99,10 @@ def settle(asked: Asked, splits: "Mapping[str, Source]", *, later: Sequence[str]
     if isinstance(whole, RemoteShards) and (asked.recipe is None or not asked.flags.get("steps")):
         raise ConfigError("of a stream nothing is known ahead. Say --model, --recipe and --steps.")
     if asked.recipe is None:
+        learned = objective_of(asked)
+        if learned == "next-pixel" and asked.model is None:
+            asked = replace(asked, model=PIXELS)
+        own = ("image_size",) if learned == "next-pixel" else ()
         known = config_of(asked.model) if asked.model is not None and is_checkpoint(asked.model) else None
         found = choose(
             whole,
@@ -106,9 +111,9 @@ def settle(asked: Asked, splits: "Mapping[str, Source]", *, later: Sequence[str]
             has_val=bool(splits.keys() & {"val", "dev"}),
             resnet=isinstance(known, BiTConfig),
             small=asked.kind == "finetune" and known is not None and parameters(known).total < SMALL,
-            given={*asked.flags, *names_of(asked.settings), *later},
+            given={*asked.flags, *names_of(asked.settings), *later, *own},
         )
-        return plain_images(asked, found)
+        return found if learned == "labels" else plain_images(found, learned)
     if asked.model is None:
         raise ConfigError(
             f"--recipe {asked.recipe} needs a model. Say --model, a name such as ViT-B/16 or a checkpoint."
@@ -124,13 +129,20 @@ def settle(asked: Asked, splits: "Mapping[str, Source]", *, later: Sequence[str]
     )
 
 
-def plain_images(asked: Asked, choice: "Choice") -> "Choice":
-    """Leave out what changes images where they are what is to be predicted."""
-    said = [text.partition("=")[2].strip() for text in asked.settings if text.partition("=")[0].strip() == "objective"]
-    if not said or said == ["labels"]:
-        return choice
-    training = adjust(choice.training, {"smoothing": 0.0, "augmentation": Augmentation(area=(0.3, 1.0))})
-    return replace(choice, training=training, reasons=(*choice.reasons, "but flips and crops alone, and no labels"))
+def objective_of(asked: Asked) -> str:
+    """Give the word for what is learned."""
+    said = [text.partition("=") for text in asked.settings]
+    return next((word.strip() for name, _, word in reversed(said) if name.strip() == "objective"), "labels")
+
+
+def plain_images(choice: "Choice", learned: str) -> "Choice":
+    """Leave out what changes images where they are what is to be predicted; few pixels where each is a token."""
+    changes: dict[str, object] = {"smoothing": 0.0, "augmentation": Augmentation(area=(0.3, 1.0))}
+    reasons = [*choice.reasons, "but flips and crops alone, and no labels"]
+    if learned == "next-pixel":
+        changes["image_size"] = (32, 32)
+        reasons.append("32 x 32 pixels, each a token of a model that is causal")
+    return replace(choice, training=adjust(choice.training, changes), reasons=tuple(reasons))
 
 
 def task_of(

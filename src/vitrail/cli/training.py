@@ -58,7 +58,12 @@ Minutes = Annotated[
 ]
 Learned = Annotated[
     str | None,
-    typer.Option("--objective", metavar="WORD", help="What is learned: labels, masked-patch.", show_default="labels"),
+    typer.Option(
+        "--objective",
+        metavar="WORD",
+        help="What is learned: labels, masked-patch, mae, next-pixel.",
+        show_default="labels",
+    ),
 ]
 Seed = Annotated[int | None, typer.Option(help="Of order, augmentation, dropout and fresh weights.", show_default="0")]
 Board = Annotated[bool, typer.Option("--tensorboard", help="Write for TensorBoard too.")]

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from vitrail.config.augment import Augmentation, RandAugment
 from vitrail.config.model import BiTConfig, HybridStem, ModelConfig, PatchStem, ViTConfig
-from vitrail.config.objective import Labels, MaskedPatches
+from vitrail.config.objective import Labels, MaskedAutoencoder, MaskedPatches, NextPixels
 from vitrail.config.positions import (
     Learned2DPositions,
     LearnedPositions,
@@ -44,6 +44,8 @@ KINDS: dict[str, type] = {
     "randaugment": RandAugment,
     "labels": Labels,
     "masked-patch": MaskedPatches,
+    "mae": MaskedAutoencoder,
+    "next-pixel": NextPixels,
 }
 
 

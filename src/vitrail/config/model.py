@@ -121,6 +121,7 @@ class ViTConfig:
     channels: int = 3
     positions: Positions = PAPER_POSITIONS
     attention: Attention = "full"  # axial (Appendix D.6): every block is one along rows, then one along columns
+    causal: bool = False  # each token attends to itself and those before it, as a language model's (Chen et al., 2020)
     norm: Norm = "pre"  # post: after the residual sum, as in the original Transformer, and none at the end
     activation: Activation = "gelu-tanh"
     qkv_bias: bool = True
@@ -189,6 +190,13 @@ class ViTConfig:
             raise ConfigError(
                 "axial attention runs along rows and columns, where a class token has no place; "
                 "got pooling='token'. Take pooling='mean' or 'max'."
+            )
+        if truth("causal", self.causal) and self.attention == "axial":
+            raise ConfigError("a causal model attends to every token before; take attention='full' with it.")
+        if self.causal and self.class_tokens:
+            raise ConfigError(
+                "the class token comes first, and in a causal model it sees nothing of the image; got pooling='token'. "
+                "Take pooling='mean' or 'max'."
             )
         if self.attention == "axial" and isinstance(self.positions, RelativePositions):
             raise ConfigError("relative positions are of the whole sequence; take attention='full' with them.")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from vitrail.config.check import one_of, share
+from vitrail.config.check import DEEPEST, one_of, share, truth, whole
 from vitrail.errors import ConfigError
 
 Target = Literal["mean-colour", "small-colours", "pixels"]
@@ -33,4 +33,33 @@ class MaskedPatches:
             raise ConfigError(f"masked and replaced are shares of one whole; got {self.masked} and {self.replaced}.")
 
 
-Objective = Labels | MaskedPatches
+@dataclass(frozen=True, kw_only=True)
+class MaskedAutoencoder:
+    """The pixels of hidden patches, from the visible ones alone (He et al., 2022)."""
+
+    masked: float = 0.75  # share of the patches, exactly
+    normalised: bool = True  # each patch by the mean and deviation of its own pixels
+    decoder_depth: int = 4  # the authors' 8 are no better once fine-tuned (their Table 1a), and slower
+    decoder_width: int | None = None  # None: two thirds of the encoder's in steps of 64, 512 at most
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "masked", share("masked", self.masked))
+        truth("normalised", self.normalised)
+        object.__setattr__(self, "decoder_depth", whole("decoder_depth", self.decoder_depth, most=DEEPEST))
+        if self.decoder_width is not None:
+            object.__setattr__(self, "decoder_width", whole("decoder_width", self.decoder_width))
+            if self.decoder_width % 32:
+                raise ConfigError(f"decoder_width must be a multiple of 32; got {self.decoder_width}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextPixels:
+    """Every pixel's colour from those before it, row by row (iGPT, Chen et al., 2020); the model is causal."""
+
+    colours: int = 512  # of a palette that is made from the training images
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "colours", whole("colours", self.colours, least=2, most=65_536))
+
+
+Objective = Labels | MaskedPatches | MaskedAutoencoder | NextPixels

@@ -9,7 +9,7 @@ from typing import Any
 
 from vitrail.config.augment import Augmentation, RandAugment
 from vitrail.config.fields import make, suggest
-from vitrail.config.objective import MaskedPatches
+from vitrail.config.objective import MaskedAutoencoder, MaskedPatches, NextPixels
 from vitrail.config.recipe import SGD, Adam, Average, Curve, Schedule, Training
 from vitrail.errors import ConfigError
 
@@ -250,6 +250,30 @@ MASKED = Training(
     image_size=(224, 224),
 )
 
+# He et al. (2022), Table 8: ImageNet-1k; 40 epochs of warm-up.
+MAE = Training(
+    recipe="mae",
+    objective=MaskedAutoencoder(),
+    optimiser=Adam(rate=2.4e-3, betas=(0.9, 0.95), decay=0.05),
+    schedule=Schedule(curve="cosine", warmup=12_500),
+    epochs=800,
+    batch=BATCH_3,
+    image_size=(224, 224),
+    augmentation=Augmentation(area=(0.2, 1.0)),
+)
+
+# Chen et al. (2020), iGPT-S on ImageNet-1k; an epoch of warm-up.
+NEXT_PIXEL = Training(
+    recipe="next-pixel",
+    objective=NextPixels(),
+    optimiser=Adam(rate=3e-3, betas=(0.9, 0.95), decay=0.0),
+    schedule=Schedule(curve="cosine", warmup=WARMUP_3),
+    steps=1_000_000,
+    batch=128,
+    image_size=(32, 32),
+    augmentation=Augmentation(area=(0.3, 1.0)),
+)
+
 RECIPES: dict[str, Row] = {
     **_pretraining(),
     **_finetuning(),
@@ -257,5 +281,7 @@ RECIPES: dict[str, Row] = {
     "small": Row(training=SMALL, source="made here; LOG.md has what it gives"),
     "scratch": Row(training=SCRATCH, source="made here; LOG.md has what it gives"),
     "masked-patch": Row(training=MASKED, source="Appendix B.1.2"),
+    "mae": Row(training=MAE, source="MAE (He et al., 2022)"),
+    "next-pixel": Row(training=NEXT_PIXEL, source="iGPT (Chen et al., 2020)"),
     "finetune/small": Row(training=SMALL_MODEL, source="made here; LOG.md has what it gives"),
 }

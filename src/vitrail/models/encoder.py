@@ -25,6 +25,7 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.heads = config.heads
         self.reach: Reach = reach
+        self.causal = config.causal
         self.attention_dropout = config.attention_dropout  # inside the fused kernels, which draw from torch's generator
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.qkv_bias)
         self.out = nn.Linear(config.width, config.width)
@@ -35,7 +36,8 @@ class SelfAttention(nn.Module):
         """Mix the tokens; the fused kernel never forms the matrix of weights."""
         query, key, value = self.project(tokens, grid)
         dropout = self.attention_dropout if self.training else 0.0
-        mixed = attend(query, key, value, dropout=dropout, relative=self._by_head(relative))  # eqs. 6-7: B h T d
+        positions = self._by_head(relative)
+        mixed = attend(query, key, value, dropout=dropout, relative=positions, causal=self.causal)  # eqs. 6-7: B h T d
         return from_lines(self.out(mixed.transpose(1, 2).flatten(2)), grid, self.reach)  # eq. 8: B T D
 
     def project(self, tokens: Float[Tensor, "B T D"], grid: Grid | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -56,7 +58,7 @@ class SelfAttention(nn.Module):
         query, key, _ = self.project(tokens, grid)
         if self.reach != "all":
             return weights_of_lines(attention_weights(query, key), grid, self.reach, queries)
-        return attention_weights(query, key, queries=queries, relative=self._by_head(relative))
+        return attention_weights(query, key, queries=queries, relative=self._by_head(relative), causal=self.causal)
 
     def weights_in_parts(
         self,
@@ -70,7 +72,12 @@ class SelfAttention(nn.Module):
         for rows in query_chunks(tokens.shape[1], tokens.shape[0] * self.heads * tokens.shape[1]):
             queries = slice(rows.start, rows.stop)
             if lines is None:
-                yield rows.start, attention_weights(query, key, queries=queries, relative=self._by_head(relative))
+                yield (
+                    rows.start,
+                    attention_weights(
+                        query, key, queries=queries, relative=self._by_head(relative), causal=self.causal
+                    ),
+                )
             else:
                 yield rows.start, weights_of_lines(lines, grid, self.reach, queries)
 

@@ -44,6 +44,8 @@ DIRECTIONS = "head.directions.weight"  # of a classifier by cosines
 TABLE: tuple[tuple[str, Draw], ...] = (
     ("class_token", ZERO),
     ("objective.mask", normal(0.02)),
+    ("objective.projection.weight", xavier_uniform),
+    ("objective.predictor.weight", xavier_uniform),
     ("positions.*", normal(0.02)),
     (DIRECTIONS, lecun_normal),  # about as long as the unit vectors that they stand for
     ("head.*", ZERO),

@@ -9,7 +9,7 @@ from vitrail.config.objective import MaskedPatches
 from vitrail.models.initialise import draw
 from vitrail.models.vit import ViT
 from vitrail.ops.colours import COLOURS, SMALL
-from vitrail.ops.masking import corrupt
+from vitrail.ops.masking import corrupt, take
 
 
 class MaskedPatchModel(nn.Module):
@@ -36,8 +36,7 @@ class MaskedPatchModel(nn.Module):
         grid = encoder.grid_of(images)
         embeddings = corrupt(encoder.embed_patches(images), self.mask, patches, kinds, others)
         tokens = encoder.encode(encoder.place(embeddings, grid), grid)[:, encoder.config.class_tokens :]
-        asked = tokens.gather(1, patches[:, :, None].expand(-1, -1, tokens.shape[2]))  # B M D
-        return self.predictor(asked)
+        return self.predictor(take(tokens, patches))
 
 
 def outputs_of(encoder: ViT, objective: MaskedPatches) -> int:

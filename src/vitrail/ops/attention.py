@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -23,34 +24,47 @@ def attend(
     *,
     dropout: float,
     relative: Float[Tensor, "M h d"] | None,
+    causal: bool = False,
 ) -> Float[Tensor, "B h T d"]:
     """Mix the values (eqs. 6 and 7) without ever forming the whole matrix of weights.
 
     The fused kernels do so by themselves, but for relative keys, and for dropout on the CPU: there the queries go in
-    chunks, and where there are several, each is made again in the backward pass.
+    chunks, and where there are several, each is made again in the backward pass. A causal query sees itself and what
+    comes before it.
     """
     if relative is None and (dropout == 0 or query.device.type != "cpu"):
-        return _fused(query, key, value, None, dropout)
+        return _fused(query, key, value, None, dropout, causal=causal)
     chunks = list(_chunks(query, key))
     again = len(chunks) > 1 and torch.is_grad_enabled() and not torch.compiler.is_exporting()
-    mixed = []
+    some, mixed = partial(_attend_some, causal=causal), []
     for rows in chunks:
         part = (query[:, :, rows.start : rows.stop], key, value, relative, rows.start, dropout)
-        mixed.append(checkpoint(_attend_some, *part, use_reentrant=False) if again else _attend_some(*part))
+        mixed.append(checkpoint(some, *part, use_reentrant=False) if again else some(*part))
     return mixed[0] if len(mixed) == 1 else torch.cat(mixed, dim=2)
 
 
 def _attend_some(
-    query: Tensor, key: Tensor, value: Tensor, relative: Tensor | None, first: int, dropout: float
+    query: Tensor, key: Tensor, value: Tensor, relative: Tensor | None, first: int, dropout: float, *, causal: bool
 ) -> Tensor:
     """Mix the values for the queries from this place on."""
     bias = None if relative is None else relative_logits(query, relative, first)
+    if causal:
+        later = _later(query.shape[2], key.shape[2], first, query.device)
+        bias = torch.zeros_like(later, dtype=query.dtype) if bias is None else bias
+        bias = bias.masked_fill(later, -torch.inf)
     return _fused(query, key, value, bias, dropout)
 
 
-def _fused(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
+def _later(queries: int, keys: int, first: int, device: torch.device) -> Bool[Tensor, "Q T"]:
+    """Say which tokens come after each of the queries from this place on."""
+    return torch.arange(keys, device=device) > torch.arange(first, first + queries, device=device)[:, None]
+
+
+def _fused(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float, *, causal: bool = False
+) -> Tensor:
     with sdpa_kernel(KERNELS) if query.device.type == "cuda" else nullcontext():
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=dropout)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=dropout, is_causal=causal)
 
 
 def attention_weights(
@@ -59,11 +73,13 @@ def attention_weights(
     *,
     queries: slice = slice(None),
     relative: Float[Tensor, "M h d"] | None = None,
+    causal: bool = False,
 ) -> Float[Tensor, "B h Q T"]:
     """How much each query attends to every token (eq. 6); rows sum to one. Works in chunks, in float32 or better."""
     start, stop, step = queries.indices(query.shape[2])
     if step != 1:
-        return attention_weights(query, key, queries=slice(start, stop), relative=relative)[:, :, ::step]
+        every = attention_weights(query, key, queries=slice(start, stop), relative=relative, causal=causal)
+        return every[:, :, ::step]
     exact = torch.promote_types(query.dtype, torch.float32)
     wanted = query[:, :, start:stop]
     weights = query.new_empty((*wanted.shape[:3], key.shape[2]), dtype=exact)
@@ -74,6 +90,9 @@ def attention_weights(
             logits = part @ keys  # B h chunk T
             if relative is not None:
                 logits = logits + relative_logits(part, relative.to(exact), start + rows.start)
+            if causal:
+                later = _later(part.shape[2], key.shape[2], start + rows.start, query.device)
+                logits = logits.masked_fill(later, -torch.inf)
             weights[:, :, rows.start : rows.stop] = logits.softmax(dim=-1)
     return weights
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -27,6 +27,29 @@ class Corruption(NamedTuple):
 def choose_patches(u: Float[NDArray, "B N"], count: int) -> Int64[NDArray, "B M"]:
     """Choose exactly so many patches of every image, each as likely, in rising order."""
     return np.sort(np.argsort(u, axis=1, kind="stable")[:, :count], axis=1)
+
+
+def choose_visible(u: Float[NDArray, "B N"], masked: float) -> tuple[Int64[NDArray, "B V"], Int64[NDArray, "B M"]]:
+    """Part the patches of every image, each in rising order: those that are seen, and a share that is hidden."""
+    seen = u.shape[1] - round(masked * u.shape[1])
+    order = np.argsort(u, axis=1, kind="stable")
+    return np.sort(order[:, :seen], axis=1), np.sort(order[:, seen:], axis=1)
+
+
+def take(rows: Shaped[Tensor, "B N D"], places: Int64[Tensor, "B M"]) -> Shaped[Tensor, "B M D"]:
+    """Take these rows of every image."""
+    return rows.gather(1, _across(places, rows.shape[2]))
+
+
+def put(
+    rows: Float[Tensor, "B N D"], places: Int64[Tensor, "B M"], others: Float[Tensor, "B M D"]
+) -> Float[Tensor, "B N D"]:
+    """Give the rows with others in these places."""
+    return rows.scatter(1, _across(places, rows.shape[2]), others)
+
+
+def _across(places: Int64[Tensor, "B M"], width: int) -> Int64[Tensor, "B M D"]:
+    return places[:, :, None].expand(-1, -1, width)
 
 
 def plan_corruption(u: Float[NDArray, "B N3"], share: float, masked: float, replaced: float) -> Corruption:
@@ -53,9 +76,7 @@ def corrupt(
     others: Int64[Tensor, "B M"],
 ) -> Float[Tensor, "B N D"]:
     """Put the mask, another patch's embedding, or its own in the place of each of these patches."""
-    width = embeddings.shape[2]
-    own = embeddings.gather(1, patches[:, :, None].expand(-1, -1, width))  # B M D
-    another = embeddings.gather(1, others[:, :, None].expand(-1, -1, width))
+    own, another = take(embeddings, patches), take(embeddings, others)
     which = kinds[:, :, None]
     taken = torch.where(which == MASK, mask.to(own.dtype), torch.where(which == OTHER, another, own))
-    return embeddings.scatter(1, patches[:, :, None].expand(-1, -1, width), taken)
+    return put(embeddings, patches, taken)

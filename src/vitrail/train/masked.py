@@ -2,8 +2,10 @@
 
 from typing import assert_never
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -16,7 +18,7 @@ from vitrail.models import Model, ViT
 from vitrail.models.masked import MaskedPatchModel
 from vitrail.ops import patchify
 from vitrail.ops.colours import COLOURS, SMALL, mean_colours, small_colours
-from vitrail.ops.masking import EACH, plan_corruption
+from vitrail.ops.masking import EACH, plan_corruption, take
 from vitrail.ops.order import draws
 from vitrail.train.objective import Judged
 
@@ -27,21 +29,18 @@ class MaskedPatchPrediction:
     """Corrupts patches by the sample's own random numbers, and asks for what was there."""
 
     def __init__(self, model: Model, objective: MaskedPatches, *, seed: int) -> None:
-        if not isinstance(model, ViT):
-            raise ConfigError(
-                "patches are masked in a Vision Transformer or a hybrid; a BiT has none. Take another model."
-            )
+        model = transformer(model)
         if model.config.channels != 3 and objective.target != "pixels":
             raise ConfigError(
                 f"colours are of images with 3 channels; the model has {model.config.channels}. Set target=pixels."
             )
         self.encoder, self.objective, self.seed = model, objective, seed
+        check_share(model, "corrupted", objective.corrupted)
         self.module: nn.Module = MaskedPatchModel(model, objective, seed=seed)
 
     def inputs(self, part: Batch) -> tuple[Tensor, ...]:
         """The images, and what becomes of which patches: a function of (seed, epoch, sample)."""
-        rows, cols = self.encoder.grid_of(part.images)
-        u = draws(part.samples.numpy(), EACH * rows * cols, self.seed, part.epoch, PURPOSE)
+        u = draw_patches(self.encoder, part, self.seed, EACH)
         plan = plan_corruption(u, self.objective.corrupted, self.objective.masked, self.objective.replaced)
         return (part.images, *(upload(numbers, part.images.device) for numbers in plan))
 
@@ -55,16 +54,13 @@ class MaskedPatchPrediction:
         whole = cover(images.float(), rows * side, cols * side)
         match self.objective.target:
             case "mean-colour":
-                return _classes(outputs, mean_colours(self.levels(whole), side).gather(1, patches))
+                return judge_classes(outputs, mean_colours(self.levels(whole), side).gather(1, patches))
             case "small-colours":
                 wanted = small_colours(self.levels(whole), side)  # B N 16
-                chosen = wanted.gather(1, patches[:, :, None].expand(-1, -1, SMALL * SMALL)).flatten(1)
-                return _classes(outputs.unflatten(2, (SMALL * SMALL, COLOURS)).flatten(1, 2), chosen)
+                chosen = take(wanted, patches).flatten(1)
+                return judge_classes(outputs.unflatten(2, (SMALL * SMALL, COLOURS)).flatten(1, 2), chosen)
             case "pixels":
-                wanted = patchify(whole, side)  # B N PPC
-                chosen = wanted.gather(1, patches[:, :, None].expand(-1, -1, wanted.shape[2]))
-                losses = (outputs.float() - chosen).square().mean(dim=(1, 2))
-                return Judged(losses, torch.zeros_like(losses))
+                return judge_pixels(outputs, take(patchify(whole, side), patches))
             case _:
                 assert_never(self.objective.target)
 
@@ -81,7 +77,40 @@ def cover(images: Float[Tensor, "B C H W"], height: int, width: int) -> Float[Te
     return F.pad(images, more, mode="replicate")[:, :, :height, :width] if any(more) else images[:, :, :height, :width]
 
 
-def _classes(scores: Float[Tensor, "B M K"], wanted: Tensor) -> Judged:
+def transformer(model: Model) -> ViT:
+    """Refuse a model without patches."""
+    if not isinstance(model, ViT):
+        raise ConfigError(
+            "patches and pixels are hidden from a Vision Transformer; a BiT has none. Take another model."
+        )
+    return model
+
+
+def check_share(encoder: ViT, name: str, share: float, *, leaves: int = 0) -> None:
+    """Refuse a share of the patches that is none of them, or leaves fewer than it must."""
+    rows, cols = encoder.config.grid
+    count = round(share * rows * cols)
+    if not 0 < count <= rows * cols - leaves:
+        raise ConfigError(
+            f"{name}={share:g} of {rows} x {cols} patches is {count}; expected 1 to {rows * cols - leaves}. "
+            f"Set {name}={0.5 if leaves == 0 else 0.75:g}, or give larger images."
+        )
+
+
+def draw_patches(encoder: ViT, part: Batch, seed: int, each: int) -> NDArray[np.float64]:
+    """Give so many random numbers for every patch of these images: a function of (seed, epoch, sample)."""
+    rows, cols = encoder.grid_of(part.images)
+    return draws(part.samples.numpy(), each * rows * cols, seed, part.epoch, PURPOSE)
+
+
+def judge_pixels(values: Float[Tensor, "B M P"], wanted: Float[Tensor, "B M P"]) -> Judged:
+    """Give each image's mean square; values are never right or wrong."""
+    losses = (values.float() - wanted).square().mean(dim=(1, 2))
+    return Judged(losses, torch.zeros_like(losses))
+
+
+def judge_classes(scores: Float[Tensor, "B M K"], wanted: Int64[Tensor, "B M"]) -> Judged:
+    """Give each image's mean cross-entropy, and the share of classes that are right."""
     losses = F.cross_entropy(scores.float().flatten(0, 1), wanted.flatten(), reduction="none").unflatten(
         0, wanted.shape
     )

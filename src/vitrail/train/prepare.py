@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from vitrail.config import Card
-from vitrail.config.objective import Labels, MaskedPatches
+from vitrail.config.objective import Labels, MaskedAutoencoder, MaskedPatches, NextPixels
 from vitrail.config.recipe import Training
 from vitrail.data.feed import Feed, train_feed
 from vitrail.data.source import Source
@@ -23,10 +23,12 @@ from vitrail.train.group import Group, shard
 from vitrail.train.guard import Guard
 from vitrail.train.journal import Journal
 from vitrail.train.loop import Chore, Plan
+from vitrail.train.mae import MaskedAutoencoding
 from vitrail.train.masked import MaskedPatchPrediction
 from vitrail.train.measure import measure_objective
 from vitrail.train.objective import Classification, Objective
 from vitrail.train.optimiser import Averaged, build_optimiser
+from vitrail.train.pixels import NextPixelPrediction, palette_of
 from vitrail.train.state import State, Tally
 from vitrail.train.task import Parts, Task, build_model, settle
 
@@ -75,7 +77,7 @@ def prepare(task: Task, parts: Parts, group: Group, measure: Measure, tell: Tell
     model = build_model(task, training, parts.train.class_names).to(group.device)
     feed = build_feed(task, parts.train, model, group)
     training, steps, said = settle(training, feed.loader)
-    objective = build_objective(model, training)
+    objective = build_objective(model, training, lambda config: group.from_leader(palette_of(feed, config, seed=0)))
     forward, hold = wrap(model, objective.module, training, group)
     optimiser = build_optimiser(objective.module, training.optimiser, training.layer_decay)
     state = State(
@@ -212,17 +214,21 @@ def choose_precision(training: Training, device: torch.device) -> str:
     )
 
 
-def build_objective(model: Model, training: Training) -> Objective:
-    """Make what is learned from the images."""
+def build_objective(model: Model, training: Training, palette: Callable[[NextPixels], Tensor]) -> Objective:
+    """Make what is learned from the images; a palette where one is needed."""
     match training.objective:
         case Labels():
             return Classification(model, training)
-        case MaskedPatches() as masked:
-            made = MaskedPatchPrediction(model, masked, seed=training.seed)
-            made.module.to(next(model.parameters()).device)
-            return made
+        case MaskedPatches() as config:
+            made = MaskedPatchPrediction(model, config, seed=training.seed)
+        case MaskedAutoencoder() as config:
+            made = MaskedAutoencoding(model, config, seed=training.seed)
+        case NextPixels() as config:
+            made = NextPixelPrediction(model, palette(config))
         case _:
             assert_never(training.objective)
+    made.module.to(next(model.parameters()).device)
+    return made
 
 
 def wrap(model: Model, module: nn.Module, training: Training, group: Group) -> tuple[Forward, Autocast]:

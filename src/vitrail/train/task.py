@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from vitrail.checkpoint.load import config_of, load
 from vitrail.checkpoint.place import BEGUN, SAVED, boxed, read_document
 from vitrail.config import ModelConfig, ViTConfig, parse, row
-from vitrail.config.objective import Labels
+from vitrail.config.objective import Labels, NextPixels
 from vitrail.config.recipe import Training
 from vitrail.config.recipes import adjust, fit
 from vitrail.data.loader import Loader
@@ -182,6 +182,8 @@ def build_model(task: Task, training: Training, classes: tuple[str, ...]) -> Mod
     changes.setdefault("head_bias", training.head_bias)
     if training.image_size is not None:
         changes["image_size"] = training.image_size
+    if isinstance(training.objective, NextPixels):
+        changes = {"causal": True, "pooling": "mean", **changes}
     changes["classes"] = len(classes) if isinstance(training.objective, Labels) else None
     known = config_of(task.model) if is_checkpoint(task.model) else None
     if training.margin is not None:

@@ -1,0 +1,122 @@
+"""A masked autoencoder: an encoder of the patches that are seen, and a small decoder of all (He et al., 2022)."""
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from vitrail.config import Grid, PatchStem, RelativePositions, Sinusoidal2DPositions, ViTConfig
+from vitrail.config.objective import MaskedAutoencoder
+from vitrail.errors import ConfigError
+from vitrail.models.encoder import Block, Blocks
+from vitrail.models.initialise import draw
+from vitrail.models.names import OWN
+from vitrail.models.positions import build_positions
+from vitrail.models.recompute import run
+from vitrail.models.tokens import PatchEmbedding
+from vitrail.models.vit import ViT
+from vitrail.ops import patchify
+from vitrail.ops.masking import put, take
+
+HEAD = 32  # features of a head of the decoder, as the authors'
+STEP, WIDEST = 64, 512  # of the decoder's width, where it is not said
+
+
+class MaskedAutoencoderModel(nn.Module):
+    """An encoder that reads the visible patches alone; a decoder puts masks in the place of the others."""
+
+    def __init__(self, encoder: ViT, objective: MaskedAutoencoder, *, seed: int) -> None:
+        super().__init__()
+        check_encoder(encoder.config)
+        self.encoder = encoder
+        config = decoder_config(encoder.config, objective)
+        self.leading, self.checkpointing = config.class_tokens, config.checkpointing
+        self.projection = nn.Linear(encoder.config.width, config.width)
+        self.mask = nn.Parameter(torch.empty(config.width))
+        self.positions = build_positions(config)
+        self.blocks = Blocks(Block(config, layer) for layer in range(config.layers))
+        self.norm = nn.LayerNorm(config.width, eps=config.epsilon)
+        self.predictor = nn.Linear(config.width, config.stem.stride**2 * config.channels)
+        for name, parameter in self.named_parameters():
+            if not name.startswith("encoder."):
+                parameter.data.copy_(draw(OWN + name, parameter.shape, seed))
+
+    def forward(
+        self,
+        images: Float[Tensor, "B C H W"],
+        visible: Int64[Tensor, "B V"],
+        hidden: Int64[Tensor, "B M"],
+    ) -> Float[Tensor, "B M PPC"]:
+        """Predict the pixels of the hidden patches from the visible ones."""
+        grid = self.encoder.grid_of(images)
+        return self.decode(encode_visible(self.encoder, images, visible, grid), visible, hidden, grid)
+
+    def decode(
+        self, seen: Float[Tensor, "B S D"], visible: Int64[Tensor, "B V"], hidden: Int64[Tensor, "B M"], grid: Grid
+    ) -> Float[Tensor, "B M PPC"]:
+        """Put every patch in its place, the mask where one is hidden, and predict those."""
+        known = self.projection(seen)
+        masks = self.mask.to(known.dtype).expand(len(seen), grid[0] * grid[1], -1)
+        tokens = torch.cat([known[:, : self.leading], put(masks, visible, known[:, self.leading :])], dim=1)  # B T W
+        tokens = self.positions.add(tokens, 0, grid)
+        for block in self.blocks:
+            tokens = run(block, tokens, grid, None, checkpointing=self.checkpointing)
+        return self.predictor(self.norm(take(tokens[:, self.leading :], hidden)))
+
+
+def encode_visible(
+    encoder: ViT, images: Float[Tensor, "B C H W"], visible: Int64[Tensor, "B V"], grid: Grid
+) -> Float[Tensor, "B S D"]:
+    """Encode these patches as if there were no others: each with its own position, the class token before them."""
+    config, embedding = encoder.config, encoder.embedding
+    assert isinstance(embedding, PatchEmbedding)
+    tokens = embedding.projection(take(patchify(images, embedding.patch), visible))  # B V D
+    if encoder.class_token is not None:
+        tokens = torch.cat([encoder.class_token.to(tokens.dtype).expand(len(tokens), 1, -1), tokens], dim=1)
+    for layer, block in enumerate(encoder.blocks):
+        if encoder.positions.table_of(layer) is not None:
+            tokens = tokens + positions_of(encoder, layer, visible, grid, tokens)
+        tokens = run(block, encoder.dropout(tokens) if layer == 0 else tokens, None, checkpointing=config.checkpointing)
+    return encoder.norm(tokens)
+
+
+def positions_of(
+    encoder: ViT, layer: int, visible: Int64[Tensor, "B V"], grid: Grid, like: Float[Tensor, "B S D"]
+) -> Float[Tensor, "B S D"]:
+    """Give what a layer adds to the class token and to these patches."""
+    leading = encoder.config.class_tokens
+    nothing = like.new_zeros(1, leading + grid[0] * grid[1], like.shape[2])
+    every = encoder.positions.add(nothing, layer, grid)  # 1 T D
+    return torch.cat([every[:, :leading].expand(len(like), -1, -1), every[0, leading:][visible]], dim=1)
+
+
+def check_encoder(config: ViTConfig) -> None:
+    """Refuse what cannot read some patches without the others."""
+    if not isinstance(config.stem, PatchStem):
+        raise ConfigError(
+            "a masked autoencoder reads visible patches alone, and a hybrid's ResNet sees them all. "
+            "Take a ViT, or --objective masked-patch."
+        )
+    if config.attention != "full" or isinstance(config.positions, RelativePositions) or config.causal:
+        raise ConfigError(
+            "a masked autoencoder leaves patches out, so that rows, columns and offsets of tokens mean nothing; got "
+            f"attention={config.attention}, positions={type(config.positions).__name__}, causal={config.causal}. "
+            "Set model.attention=full, model.positions=sinusoidal-2d and model.causal=false."
+        )
+
+
+def decoder_config(config: ViTConfig, objective: MaskedAutoencoder) -> ViTConfig:
+    """Give the decoder's shape: as the authors' where little is said, and narrower beside a narrow encoder."""
+    width = objective.decoder_width or min(-(-2 * config.width // 3 // STEP) * STEP, WIDEST)
+    return ViTConfig(
+        stem=config.stem,
+        depth=objective.decoder_depth,
+        width=width,
+        mlp_width=4 * width,
+        heads=width // HEAD,
+        classes=None,
+        image_size=config.image_size,
+        channels=config.channels,
+        positions=Sinusoidal2DPositions(at="stem"),
+        pooling=config.pooling,
+        checkpointing=config.checkpointing,
+    )

@@ -1,0 +1,42 @@
+"""Masked autoencoding as an objective (He et al., 2022)."""
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitrail.config.objective import MaskedAutoencoder
+from vitrail.data.loader import Batch
+from vitrail.data.transforms.upload import upload
+from vitrail.models import Model
+from vitrail.models.mae import MaskedAutoencoderModel
+from vitrail.ops import patchify
+from vitrail.ops.masking import choose_visible, take
+from vitrail.train.masked import check_share, draw_patches, judge_pixels, transformer
+from vitrail.train.objective import Judged
+
+EPSILON = 1e-6  # of a patch's variance
+
+
+class MaskedAutoencoding:
+    """Hides patches by the sample's own random numbers, and asks for their pixels."""
+
+    def __init__(self, model: Model, objective: MaskedAutoencoder, *, seed: int) -> None:
+        self.encoder, self.objective, self.seed = transformer(model), objective, seed
+        self.module: nn.Module = MaskedAutoencoderModel(self.encoder, objective, seed=seed)
+        check_share(self.encoder, "masked", objective.masked, leaves=1)
+
+    def inputs(self, part: Batch) -> tuple[Tensor, ...]:
+        """The images, and which patches are seen and which are not: a function of (seed, epoch, sample)."""
+        parted = choose_visible(draw_patches(self.encoder, part, self.seed, 1), self.objective.masked)
+        return (part.images, *(upload(places, part.images.device) for places in parted))
+
+    def judge(self, outputs: Tensor, part: Batch, inputs: tuple[Tensor, ...]) -> Judged:
+        """Compare with the pixels of the hidden patches alone; each image's mean."""
+        images, _, hidden = inputs
+        wanted = take(patchify(images.float(), self.encoder.config.stem.stride), hidden)
+        return judge_pixels(outputs, standardised(wanted) if self.objective.normalised else wanted)
+
+
+def standardised(patches: Float[Tensor, "B M P"]) -> Float[Tensor, "B M P"]:
+    """Give every patch with mean 0 and deviation 1, all its channels together."""
+    mean, variance = patches.mean(dim=2, keepdim=True), patches.var(dim=2, keepdim=True)
+    return (patches - mean) / (variance + EPSILON).sqrt()

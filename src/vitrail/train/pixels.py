@@ -1,0 +1,52 @@
+"""Next-pixel prediction over a palette as an objective (iGPT, Chen et al., 2020)."""
+
+from contextlib import closing
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitrail.config.objective import NextPixels
+from vitrail.data.feed import Feed
+from vitrail.data.loader import Batch
+from vitrail.errors import DataError
+from vitrail.models import Model
+from vitrail.models.pixels import NextPixelModel
+from vitrail.ops.palette import make_palette, nearest
+from vitrail.train.masked import judge_classes, transformer
+from vitrail.train.objective import Judged
+
+PIXELS = 1 << 18  # of the training images, that make a palette
+
+
+class NextPixelPrediction:
+    """Turns images into colours of a palette, and asks for each from those before it."""
+
+    def __init__(self, model: Model, palette: Float[Tensor, "K C"]) -> None:
+        self.encoder = transformer(model)
+        self.module: nn.Module = NextPixelModel(self.encoder, palette)
+
+    def inputs(self, part: Batch) -> tuple[Tensor, ...]:
+        """The number of every pixel's colour."""
+        assert isinstance(self.module, NextPixelModel)
+        pixels = part.images.permute(0, 2, 3, 1)  # B H W C
+        return (nearest(pixels.flatten(0, 2), self.module.palette).unflatten(0, pixels.shape[:3]),)
+
+    def judge(self, outputs: Tensor, part: Batch, inputs: tuple[Tensor, ...]) -> Judged:
+        """Compare at every pixel, the first too; each image's mean."""
+        return judge_classes(outputs, inputs[0].flatten(1))
+
+
+def palette_of(feed: Feed, objective: NextPixels, *, seed: int) -> Float[Tensor, "K C"]:
+    """Make the palette of the first training images, in the numbers that the model reads, on the CPU."""
+    found: list[Tensor] = []
+    with closing(feed.epoch(0)) as batches:
+        for batch in batches:
+            found.append(batch.images.permute(0, 2, 3, 1).flatten(0, 2).cpu())  # BHW C
+            if sum(len(part) for part in found) >= PIXELS:
+                break
+    pixels = torch.cat(found)
+    if not len(pixels):
+        raise DataError("no image of the first epoch could be decoded, and the palette is made of them.")
+    chosen = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(seed))[:PIXELS]
+    return make_palette(pixels[chosen], objective.colours, seed=seed)
