@@ -110,7 +110,7 @@ def take(made: Ready, steps: int) -> Ready:
 
 
 def weights_of(made: Ready) -> dict[str, Tensor]:
-    weights, others = made.state.tensors()
+    weights, _, others = made.state.tensors()
     named = {name: tensor.clone() for name, tensor in weights.items()}
     return named | {name: tensor.clone() for name, tensor in others.items()}
 

@@ -191,12 +191,12 @@ def test_a_saved_state_holds_the_objectives_own_parts(average: Average | None) -
     if one.average is not None:
         one.average.update(one.module, 0.5)
     one.step = 1
-    weights, others = one.tensors()
+    weights, own, others = one.tensors()
     assert set(weights) == {name for name, _ in one.model.named_parameters()}
-    assert {"objective.mask", "objective.predictor.weight"} <= set(others)
+    assert set(own) == {"objective.mask", "objective.predictor.weight", "objective.predictor.bias"}
     made = MaskedPatchPrediction(family("vit"), MaskedPatches(), seed=9)
     two = state(made)
-    two.restore(one.document(), weights, others)
+    two.restore(one.document(), weights, {**others, **own})
     for (name, first), (_, second) in zip(own_names(one.module), own_names(two.module), strict=True):
         assert torch.equal(first, second), name
         for word in ("exp_avg", "exp_avg_sq"):

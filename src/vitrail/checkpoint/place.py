@@ -13,9 +13,12 @@ from vitrail.files import SUMS, fetch, fetch_repository
 BOX = Path(__file__).parents[1] / "box"  # models that come with the package, a run folder each
 FORMAT = "vitrail run folder"  # what config.json of ours says that it is
 WEIGHTS = "weights.safetensors"
+OBJECTIVE = "objective.safetensors"  # what predicts from a model that learns without labels
 BEGUN, SAVED = "training.json", "checkpoints"  # of a run: what was asked, and the folder of its checkpoints
 STEP = re.compile(r"step-(\d{9,})")
-RUN_FILES = (*("config.json", WEIGHTS, "preprocessing.json", "classes.json", "provenance.json", "metrics.json", SUMS),)
+RUN_FILES = (
+    *("config.json", WEIGHTS, OBJECTIVE, "preprocessing.json", "classes.json", "provenance.json", "metrics.json", SUMS),
+)
 HF_FILES = ("config.json", "model.safetensors", "preprocessor_config.json")
 DOCUMENTS = ("config.json", "preprocessor_config.json")  # of others, beside their weights
 DEEPEST = 32  # levels

@@ -3,33 +3,82 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from vitrail.checkpoint.archives import write_safetensors
+from vitrail.checkpoint.archives.safe import SafeArchive
 from vitrail.checkpoint.layouts.base import NOTE
-from vitrail.checkpoint.place import FORMAT, RUN_FILES, WEIGHTS
+from vitrail.checkpoint.place import FORMAT, OBJECTIVE, RUN_FILES, WEIGHTS
 from vitrail.config import Card, ModelConfig, ViTConfig, encode, to_document
+from vitrail.config.codec import decode_objective, encode_objective
+from vitrail.config.objective import Objective
+from vitrail.errors import CheckpointError, ConfigError
 from vitrail.files import SUMS, write_bytes, write_sums
 
 
-def write_run(folder: Path, config: ModelConfig, tensors: Mapping[str, Tensor], card: Card) -> None:
+class Predictor(NamedTuple):
+    """What predicts from a model for an objective without labels: the objective, and tensors by their names."""
+
+    objective: Objective
+    tensors: Mapping[str, Tensor]
+
+
+def write_run(
+    folder: Path,
+    config: ModelConfig,
+    tensors: Mapping[str, Tensor],
+    card: Card,
+    predictor: Predictor | None = None,
+) -> None:
     """Write the files of a model into a folder; checksums are the caller's."""
     write_documents(folder, run_documents(config, card))
+    _write_tensors(folder, config, tensors, predictor)
+
+
+def _write_tensors(
+    folder: Path, config: ModelConfig, tensors: Mapping[str, Tensor], predictor: Predictor | None
+) -> list[str]:
+    """Write weights, and what predicts from them where there is such; give the names of the files."""
     write_safetensors(folder / WEIGHTS, tensors, {NOTE: json.dumps({"model": encode(config)})})
+    if predictor is None:
+        return [WEIGHTS]
+    note = {"objective": encode_objective(predictor.objective)}
+    write_safetensors(folder / OBJECTIVE, predictor.tensors, {NOTE: json.dumps(note)})
+    return [WEIGHTS, OBJECTIVE]
 
 
-def renew_run(folder: Path, config: ModelConfig, tensors: Mapping[str, Tensor], card: Card) -> None:
+def read_predictor(folder: Path) -> Predictor | None:
+    """Read what predicts from the model of a run folder, where there is such."""
+    path = folder / OBJECTIVE
+    if not path.is_file():
+        return None
+    archive = SafeArchive(path)
+    try:
+        objective = decode_objective(json.loads(archive.notes[NOTE])["objective"])
+        return Predictor(objective, {name: archive.read(name) for name in archive.entries})
+    except (KeyError, TypeError, ValueError, ConfigError) as error:
+        raise CheckpointError(f"{path} does not say what it predicts: {error!r}. Copy it again.") from error
+    finally:
+        archive.close()
+
+
+def renew_run(
+    folder: Path,
+    config: ModelConfig,
+    tensors: Mapping[str, Tensor],
+    card: Card,
+    predictor: Predictor | None = None,
+) -> None:
     """Write a model into a folder that holds other things too, over one that is there, each file whole."""
     documents = run_documents(config, card)
     (folder / SUMS).unlink(missing_ok=True)  # what it says is about to change
     for name in RUN_FILES:
-        if name.endswith(".json") and name not in documents:
+        if name == OBJECTIVE or (name.endswith(".json") and name not in documents):
             (folder / name).unlink(missing_ok=True)
     write_documents(folder, documents)
-    write_safetensors(folder / WEIGHTS, tensors, {NOTE: json.dumps({"model": encode(config)})})
-    write_sums(folder, [*documents, WEIGHTS])
+    write_sums(folder, [*documents, *_write_tensors(folder, config, tensors, predictor)])
 
 
 def run_documents(config: ModelConfig, card: Card) -> dict[str, Any]:

@@ -64,6 +64,7 @@ def inspect(
     """
     from vitrail.checkpoint.load import load
     from vitrail.data.open import open_images
+    from vitrail.inspection.predictions import open_objective, predict
     from vitrail.inspection.report import check_folder, write_report
     from vitrail.models import find_device
 
@@ -87,6 +88,9 @@ def inspect(
         other = None if against is None else load(against, image_size=image_size, device=place)
         chosen, mistakes = choose(model, source, count, search, tell) if source is not None else ([], [])
         subject, wrong = look_at(titles[0], model, source, chosen, mistakes, say, tell, bias=bias)
+        if subject.views is not None and (objective := open_objective(checkpoint, model)) is not None:
+            tell("predicting what is hidden")
+            subject = subject._replace(predictions=predict(objective, subject.views.images))
         beside, between = None, None
         if against is not None and other is not None:
             shifts = None if subject.found is None else subject.found.shifts

@@ -6,6 +6,7 @@ from typing import Any, get_args, get_origin
 
 from vitrail.config.fields import KINDS, defaults, hints, parts_of, suggest
 from vitrail.config.model import BiTConfig, ModelConfig, ViTConfig
+from vitrail.config.objective import Objective
 from vitrail.config.recipe import Training
 from vitrail.errors import ConfigError
 
@@ -38,6 +39,18 @@ def decode_training(document: object) -> Training:
     training = _decode(document, Training, "training")
     assert isinstance(training, Training)
     return training
+
+
+def encode_objective(objective: Objective) -> dict[str, Any]:
+    """Give what is learned as a JSON object."""
+    return _encode(objective)
+
+
+def decode_objective(document: object) -> Objective:
+    """Read what `encode_objective` wrote."""
+    objective = _decode(document, Objective, "objective")
+    assert isinstance(objective, Objective)
+    return objective
 
 
 def complete(document: Any) -> Any:  # noqa: ANN401

@@ -2,7 +2,15 @@
 
 from vitrail.figures.canvas import Theme
 from vitrail.figures.curves import Curve, draw_curves, draw_distances, draw_matrix
-from vitrail.figures.tiles import draw_axes, draw_filters, draw_heads, draw_overlays, draw_relative, draw_tiles
+from vitrail.figures.tiles import (
+    draw_axes,
+    draw_filters,
+    draw_heads,
+    draw_overlays,
+    draw_relative,
+    draw_rows,
+    draw_tiles,
+)
 
 __all__ = [
     "Curve",
@@ -15,5 +23,6 @@ __all__ = [
     "draw_matrix",
     "draw_overlays",
     "draw_relative",
+    "draw_rows",
     "draw_tiles",
 ]

@@ -105,6 +105,21 @@ def draw_overlays(images: Sequence[Picture], maps: Sequence[Numbers], names: Seq
     return to_png(sheet)
 
 
+def draw_rows(pictures: Sequence[Sequence[Picture]], heads: Sequence[str], theme: Theme = "light") -> bytes:
+    """Draw pictures in columns with a head each, a row for what belongs together; from four on two abreast."""
+    beside = 2 if len(pictures) > 3 else 1
+    columns, lines = beside * len(heads), -(-len(pictures) // beside)
+    height, width = pictures[0][0].shape[:2]
+    side = WIDEST / max(columns, 4)
+    sheet = new_sheet(columns * side, lines * side * height / width + 0.35, theme)
+    for place, row in enumerate(pictures):
+        for column, picture in enumerate(row):
+            axes = sheet.add_subplot(lines, columns, place * len(heads) + column + 1)
+            axes.imshow(picture, interpolation="nearest" if height < 100 else "antialiased")
+            undress(axes, theme, title=heads[column] if place < beside else "")
+    return to_png(sheet)
+
+
 def draw_heads(maps: Numbers, theme: Theme = "light") -> bytes:
     """Draw a map for each head of each layer (L h rows cols), each scaled to its own largest value."""
     layers, heads, rows, cols = maps.shape

@@ -11,6 +11,7 @@ from vitrail.inspection.positions import (
     position_similarity,
     relative_similarity,
 )
+from vitrail.inspection.predictions import Predictions, open_objective, predict
 from vitrail.inspection.walk import Step, walk
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Axes",
     "Components",
     "Moved",
+    "Predictions",
     "Step",
     "attention_distance",
     "axis_similarity",
@@ -25,9 +27,11 @@ __all__ = [
     "filters_of",
     "kind_of_positions",
     "layer_similarity",
+    "open_objective",
     "patch_agreement",
     "pooled_attention",
     "position_similarity",
+    "predict",
     "relative_similarity",
     "rollout",
     "rollout_matrix",

@@ -23,6 +23,7 @@ from vitrail.inspection.positions import (
     position_similarity,
     relative_similarity,
 )
+from vitrail.inspection.predictions import Predictions
 from vitrail.inspection.study import Findings, Views
 from vitrail.models import Model, ViT, build
 
@@ -49,6 +50,7 @@ class Seen(NamedTuple):
     views: Views | None
     found: Findings | None
     class_names: Sequence[str] | None = None  # of the model's classes, where it or the data has them
+    predictions: Predictions | None = None  # of a model that learned without labels
 
 
 def drawings(subject: Seen, other: Seen | None, between: Float[Tensor, "L L2"] | None) -> Iterator[Drawing]:
@@ -57,6 +59,8 @@ def drawings(subject: Seen, other: Seen | None, between: Float[Tensor, "L L2"] |
     if other is not None:
         yield _filters(other, "other-")
     yield from _positions(subject)
+    if subject.predictions is not None and subject.views is not None:
+        yield _predictions(subject.views, subject.predictions)
     if subject.found is not None and subject.views is not None:
         yield from _attention(subject, other)
         yield from _bias(subject, other)
@@ -67,6 +71,21 @@ def drawings(subject: Seen, other: Seen | None, between: Float[Tensor, "L L2"] |
             f"CKA between the layers of {subject.title} and those of {other.title}, over the images.",
             lambda theme: figures.draw_matrix(between.numpy(), other.title, subject.title, theme),
         )
+
+
+def _predictions(views: Views, found: Predictions) -> Drawing:
+    pictures = [
+        [with_colour(picture).permute(1, 2, 0).numpy() for picture in row]
+        for row in zip(views.pixels[:SHOWN], found.read[:SHOWN], found.made[:SHOWN], strict=True)
+    ]
+    right = "" if found.right is None else f" {float(found.right.mean()):.0%} of them are right."
+    return Drawing(
+        "predictions",
+        "What it predicts without labels",
+        f"The image; what the model is shown of it; {found.words}.{right}",
+        lambda theme: figures.draw_rows(pictures, ("image", "shown", "predicted"), theme),
+        photographic=True,
+    )
 
 
 def _filters(subject: Seen, prefix: str = "") -> Drawing:

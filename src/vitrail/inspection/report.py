@@ -220,6 +220,9 @@ def _numbers(subject: Seen) -> dict[str, Any]:
             {"name": name, "label": label, "top": top}
             for name, label, top in zip(subject.views.names, subject.views.labels, answers(subject), strict=True)
         ]
+    if (guessed := subject.predictions) is not None:
+        said["predictions"] = {"losses": numbers(guessed.losses)}
+        said["predictions"] |= {} if guessed.right is None else {"right": numbers(guessed.right)}
     if found.attention is not None:
         said["attention_distance"] = numbers(found.attention.distance.mean(dim=0))
         said["attention_distance_normalised"] = numbers(found.attention.normalised_distance.mean(dim=0))

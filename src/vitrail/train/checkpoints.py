@@ -12,8 +12,9 @@ from torch import Tensor
 
 from vitrail.checkpoint.archives.safe import SafeArchive, write_safetensors
 from vitrail.checkpoint.place import RUN_FILES, SAVED, WEIGHTS, checkpoints_of, read_document
-from vitrail.checkpoint.run import write_run
+from vitrail.checkpoint.run import Predictor, read_predictor, write_run
 from vitrail.config import Card
+from vitrail.config.objective import Objective
 from vitrail.errors import CheckpointError
 from vitrail.files import new_folder, verify_sums, write_sums, writing
 from vitrail.train.state import State
@@ -25,14 +26,15 @@ HIDDEN = re.compile(r"\.step-\d{9,}\.[0-9a-f]+")
 class Checkpoints:
     """The checkpoints of one run folder: the newest few, and the best."""
 
-    def __init__(self, run: Path, *, keep: int) -> None:
-        self.run, self.folder = run, run / SAVED
+    def __init__(self, run: Path, *, keep: int, objective: Objective) -> None:
+        self.run, self.folder, self.objective = run, run / SAVED, objective
         self.keep = max(keep, 2)  # so that there is one before a damaged one
 
     def write(
         self,
         state: State,
         weights: Mapping[str, Tensor],
+        own: Mapping[str, Tensor],
         others: Mapping[str, Tensor],
         card: Card,
         extra: Mapping[str, Any],
@@ -44,12 +46,16 @@ class Checkpoints:
         with writing(path):
             self.folder.mkdir(exist_ok=True)  # and not its parents: a run that was removed is not begun again here
         with new_folder(path, overwrite=False) as temporary:
-            write_run(temporary, state.model.config, weights, card)
+            write_run(temporary, state.model.config, weights, card, self.predictor(own))
             write_safetensors(temporary / TENSORS, others, {})
             (temporary / STATE).write_text(json.dumps({**state.document(), **extra}) + "\n", encoding="utf-8")
             write_sums(temporary)
         self.prune(state)
         return path
+
+    def predictor(self, own: Mapping[str, Tensor]) -> Predictor | None:
+        """Give the objective's own tensors with its word, where it has any."""
+        return Predictor(self.objective, own) if own else None
 
     def newest(self, say: Callable[[str], None]) -> Path | None:
         """Find the newest checkpoint that is whole; those that are damaged are moved aside, and said."""
@@ -100,7 +106,8 @@ def read_into(state: State, path: Path) -> dict[str, Any]:
     """Make a state what a checkpoint holds."""
     document = read_document(path / STATE)
     weights, others = _read(path / WEIGHTS), _read(path / TENSORS)
-    state.restore(document, weights, others)
+    own = read_predictor(path)
+    state.restore(document, weights, others if own is None else {**others, **own.tensors})
     return document
 
 

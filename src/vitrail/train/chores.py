@@ -133,11 +133,11 @@ class Save:
         if state.step % self.every and not (ends or interrupted or best):
             return
         self.guard.settle()
-        weights, others = state.tensors(keeps=self.group.leads)
+        weights, own, others = state.tensors(keeps=self.group.leads)
         path: Path | None = None
         with self.group.leader_writes() as leads:
             if leads:
                 self.journal.settle()
                 extra = {**self.extra(), "journal": self.journal.size}
-                path = self.checkpoints.write(state, weights, others, self.card(state), extra)
+                path = self.checkpoints.write(state, weights, own, others, self.card(state), extra)
         self.tell({"kind": "save", "step": state.step, "path": None if path is None else str(path)})

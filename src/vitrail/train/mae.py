@@ -38,5 +38,10 @@ class MaskedAutoencoding:
 
 def standardised(patches: Float[Tensor, "B M P"]) -> Float[Tensor, "B M P"]:
     """Give every patch with mean 0 and deviation 1, all its channels together."""
-    mean, variance = patches.mean(dim=2, keepdim=True), patches.var(dim=2, keepdim=True)
-    return (patches - mean) / (variance + EPSILON).sqrt()
+    mean, deviation = scale_of(patches)
+    return (patches - mean) / deviation
+
+
+def scale_of(patches: Float[Tensor, "B M P"]) -> tuple[Float[Tensor, "B M 1"], Float[Tensor, "B M 1"]]:
+    """Give the mean and the deviation of every patch."""
+    return patches.mean(dim=2, keepdim=True), (patches.var(dim=2, keepdim=True) + EPSILON).sqrt()

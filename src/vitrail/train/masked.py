@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from vitrail.config import ViTConfig
 from vitrail.config.objective import MaskedPatches
 from vitrail.data.loader import Batch
+from vitrail.data.transforms import unscale
 from vitrail.data.transforms.upload import upload
 from vitrail.errors import ConfigError
 from vitrail.models import Model, ViT
@@ -52,23 +53,18 @@ class MaskedPatchPrediction:
         rows, cols = config.stem.grid(*images.shape[2:])
         side = config.stem.stride
         whole = cover(images.float(), rows * side, cols * side)
+        levels = unscale(whole, self.encoder.card.preprocessing)
         match self.objective.target:
             case "mean-colour":
-                return judge_classes(outputs, mean_colours(self.levels(whole), side).gather(1, patches))
+                return judge_classes(outputs, mean_colours(levels, side).gather(1, patches))
             case "small-colours":
-                wanted = small_colours(self.levels(whole), side)  # B N 16
+                wanted = small_colours(levels, side)  # B N 16
                 chosen = take(wanted, patches).flatten(1)
                 return judge_classes(outputs.unflatten(2, (SMALL * SMALL, COLOURS)).flatten(1, 2), chosen)
             case "pixels":
                 return judge_pixels(outputs, take(patchify(whole, side), patches))
             case _:
                 assert_never(self.objective.target)
-
-    def levels(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
-        """Undo the model's scaling: levels from 0 to 255."""
-        scaling = self.encoder.card.preprocessing.for_channels(images.shape[1])
-        mean, deviation = (images.new_tensor(part)[:, None, None] for part in (scaling.mean, scaling.deviation))
-        return (images * deviation + mean) * 255
 
 
 def cover(images: Float[Tensor, "B C H W"], height: int, width: int) -> Float[Tensor, "B C height width"]:

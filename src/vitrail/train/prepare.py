@@ -124,7 +124,7 @@ def prepare(task: Task, parts: Parts, group: Group, measure: Measure, tell: Tell
         )
 
     journal = Journal(task.out, tensorboard=task.tensorboard and group.leads)
-    checkpoints = Checkpoints(task.out, keep=training.keep)
+    checkpoints = Checkpoints(task.out, keep=training.keep, objective=training.objective)
     chores = build_chores(plan, parts, evaluate, journal, checkpoints, tell)
     return Ready(
         plan=plan,

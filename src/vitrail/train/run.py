@@ -226,11 +226,12 @@ def finish(task: Task, ready: Ready, parts: Parts, group: Group, say: Callable[[
             except DataError as error:  # which is no reason to lose the run
                 say(f"the test images were not measured: {error}")
     check_finite(metrics, state.step)
-    weights, _ = state.tensors(keeps=group.leads)
+    weights, own, _ = state.tensors(keeps=group.leads)
     with group.leader_writes() as leads:
         if leads:
             with writing(task.out):
-                renew_run(task.out, state.model.config, weights, card_of(state, metrics))
+                predictor = ready.checkpoints.predictor(own)
+                renew_run(task.out, state.model.config, weights, card_of(state, metrics), predictor)
                 if state.bad:
                     write_documents(task.out, {LEFT_OUT: [skip._asdict() for skip in state.bad]})
                     say(f"{len(state.bad):,} training images could not be decoded: {LEFT_OUT} lists them")

@@ -75,8 +75,8 @@ class State:
             "bad": [skip._asdict() for skip in self.bad],
         }
 
-    def tensors(self, *, keeps: bool = True) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Give the weights to evaluate with, and everything else, whole, on the CPU; a collective of all ranks.
+    def tensors(self, *, keeps: bool = True) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+        """Give the weights to evaluate with, the objective's own, and all else, on the CPU; a collective of all ranks.
 
         A rank that does not keep them takes part and gets nothing.
         """
@@ -93,8 +93,8 @@ class State:
         if self.average is not None:
             counting = whole(self.average.weights.items())
             others |= {f"weights/{name}": value for name, value in raw.items()}
-        others |= {name: value for name, value in counting.items() if is_own(name)}
-        return {name: value for name, value in counting.items() if not is_own(name)}, others
+        weights = {name: value for name, value in counting.items() if not is_own(name)}
+        return weights, {name: value for name, value in counting.items() if is_own(name)}, others
 
     @torch.no_grad()
     def restore(self, document: Mapping[str, Any], weights: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> None:

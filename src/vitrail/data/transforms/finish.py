@@ -175,9 +175,19 @@ def noise(keys: Int[Tensor, " B"], shape: torch.Size) -> UInt8[Tensor, "B ..."]:
 
 def scale(images: Images, preprocessing: Preprocessing) -> Float[Tensor, "B C H W"]:
     """Turn levels into the numbers a model reads: less the mean, by the deviation, both of levels from 0 to 1."""
-    preprocessing = preprocessing.for_channels(images.shape[1])
-    mean, deviation = _levels(preprocessing.mean, preprocessing.deviation, images.device)
+    mean, deviation = _levels(*_of(preprocessing, images.shape[1]), images.device)
     return images.to(torch.float32).sub_(mean).div_(deviation)  # in place: new memory costs more than the arithmetic
+
+
+def unscale(images: Float[Tensor, "B C H W"], preprocessing: Preprocessing) -> Float[Tensor, "B C H W"]:
+    """Turn the numbers that a model reads back into levels from 0 to 255."""
+    mean, deviation = _levels(*_of(preprocessing, images.shape[1]), images.device)
+    return images * deviation + mean
+
+
+def _of(preprocessing: Preprocessing, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    scaling = preprocessing.for_channels(channels)
+    return scaling.mean, scaling.deviation
 
 
 @constant

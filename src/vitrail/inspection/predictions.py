@@ -1,0 +1,160 @@
+"""What a model that learns without labels is shown of images, and what it predicts (Appendix B.1.2)."""
+
+import os
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int64, UInt8
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitrail.checkpoint.place import find
+from vitrail.checkpoint.run import read_predictor
+from vitrail.config.objective import Labels, MaskedAutoencoder, MaskedPatches, NextPixels, Target
+from vitrail.data.loader import Batch
+from vitrail.data.transforms import scale, unscale
+from vitrail.errors import CheckpointError
+from vitrail.inspection.looking import at_rest, fitting
+from vitrail.models import Model, ViT
+from vitrail.models.names import OWN
+from vitrail.models.pixels import NextPixelModel
+from vitrail.ops import patchify, unpatchify
+from vitrail.ops.colours import COLOURS, SMALL, class_colours
+from vitrail.ops.masking import MASK, OTHER, put, take
+from vitrail.train.mae import MaskedAutoencoding, scale_of
+from vitrail.train.masked import MaskedPatchPrediction, cover
+from vitrail.train.pixels import NextPixelPrediction
+
+GREY = 128  # the level of what is hidden
+
+Predicting = MaskedPatchPrediction | MaskedAutoencoding | NextPixelPrediction
+
+
+class Shown(NamedTuple):
+    """Two pictures of every image, in the numbers that the model reads: what it is shown, and what it makes of it."""
+
+    read: Float[Tensor, "B C H W"]
+    made: Float[Tensor, "B C H W"]
+
+
+class Predictions(NamedTuple):
+    """What a model is shown of some images, and what it predicts where it is asked."""
+
+    words: str  # what is to be seen
+    read: UInt8[Tensor, "B C H W"]
+    made: UInt8[Tensor, "B C H W"]
+    losses: Float[Tensor, " B"]
+    right: Float[Tensor, " B"] | None  # share of colours; none where values are predicted
+
+
+def open_objective(checkpoint: str | os.PathLike[str], model: Model) -> Predicting | None:
+    """Open what predicts from a model beside its checkpoint; none where it learned labels, or came without."""
+    folder = find(checkpoint).run
+    saved = None if folder is None else read_predictor(folder)
+    if saved is None or not isinstance(model, ViT):
+        return None
+    match saved.objective:
+        case Labels():
+            return None
+        case MaskedPatches() as config:
+            made = MaskedPatchPrediction(model, config, seed=0)
+        case MaskedAutoencoder() as config:
+            made = MaskedAutoencoding(model, config, seed=0)
+        case NextPixels():
+            made = NextPixelPrediction(model, saved.tensors[OWN + "palette"])
+    wanted = {name for name, _ in made.module.named_parameters() if not name.startswith("encoder.")}
+    given = {name.removeprefix(OWN): value for name, value in saved.tensors.items()}
+    try:
+        if wanted != given.keys():
+            raise ValueError(f"it has {', '.join(sorted(given))}")
+        with torch.no_grad():
+            for name in wanted:
+                made.module.get_parameter(name).copy_(given[name])
+    except (RuntimeError, ValueError) as error:
+        raise CheckpointError(
+            f"what predicts from {checkpoint} does not fit the model: {error}. Copy it again."
+        ) from None
+    made.module.to(next(model.parameters()).device)
+    return made
+
+
+def predict(objective: Predicting, images: Float[Tensor, "B C H W"]) -> Predictions:
+    """Hide, ask and judge as in training, always the same of the same place; give all of it as pictures."""
+    samples = torch.arange(len(images))
+    with at_rest(objective.module):
+        images = fitting(objective.encoder, images)
+        part = Batch(images, samples, samples, samples, samples[:0], 0, 0, ())
+        inputs = objective.inputs(part)
+        outputs = objective.module(*inputs).float()
+        losses, right = objective.judge(outputs, part, inputs)
+        match objective:
+            case MaskedPatchPrediction():
+                shown, words = _corrupted(objective, outputs, inputs), CORRUPTED[objective.objective.target]
+            case MaskedAutoencoding():
+                shown = _hidden(objective, outputs, inputs)
+                words = SCALED if objective.objective.normalised else HIDDEN
+            case NextPixelPrediction():
+                shown, words = _pixels(objective, outputs, inputs), PIXELS
+        levels = (unscale(picture, objective.encoder.card.preprocessing) for picture in shown)
+        read, made = (picture.round().clamp(0, 255).to(torch.uint8).cpu() for picture in levels)
+    values = words in (CORRUPTED["pixels"], HIDDEN, SCALED)  # which are never right or wrong
+    return Predictions(words, read, made, losses.cpu(), None if values else right.float().cpu())
+
+
+CORRUPTED: dict[Target, str] = {
+    "mean-colour": "the mean colour that it predicts for each corrupted one",
+    "small-colours": "the 4 x 4 colours that it predicts for each corrupted one",
+    "pixels": "the pixels that it predicts for each corrupted one",
+}
+HIDDEN = "the pixels that it predicts for each hidden one"
+SCALED = "the pixels that it predicts for each hidden one, brought to the mean and deviation that the patch has"
+PIXELS = "the likeliest colour of each pixel after the true ones before it"
+
+
+def _corrupted(objective: MaskedPatchPrediction, outputs: Tensor, inputs: tuple[Tensor, ...]) -> Shown:
+    images, patches, kinds, others = inputs
+    encoder, side = objective.encoder, objective.encoder.config.stem.stride
+    grid = encoder.grid_of(images)
+    flat = patchify(cover(images, grid[0] * side, grid[1] * side), side)  # B N PPC
+    which = kinds[:, :, None]
+    seen = torch.where(which == OTHER, take(flat, others), take(flat, patches))
+    seen = torch.where(which == MASK, _grey(encoder, images), seen)
+    if objective.objective.target == "pixels":
+        values = outputs
+    else:
+        values = scale(_coloured(outputs, side), encoder.card.preprocessing).permute(0, 2, 3, 1)
+        values = values.flatten(1).unflatten(0, patches.shape)  # B M PPC
+    return Shown(*(unpatchify(put(flat, patches, part), side, grid) for part in (seen, values)))
+
+
+def _coloured(scores: Float[Tensor, "B M K"], side: int) -> UInt8[Tensor, "n 3 P P"]:
+    """Paint each patch in its likeliest colour, or in its likeliest 4 x 4."""
+    cells = scores.unflatten(2, (scores.shape[2] // COLOURS, COLOURS)).argmax(dim=3).flatten(0, 1)  # n cells
+    across = SMALL if cells.shape[1] > 1 else 1
+    colours = class_colours(scores.device)[cells].to(torch.uint8)  # n cells 3
+    return F.interpolate(colours.unflatten(1, (across, across)).permute(0, 3, 1, 2), size=(side, side), mode="nearest")
+
+
+def _hidden(objective: MaskedAutoencoding, outputs: Tensor, inputs: tuple[Tensor, ...]) -> Shown:
+    images, _, hidden = inputs
+    encoder, side = objective.encoder, objective.encoder.config.stem.stride
+    flat = patchify(images, side)
+    true = take(flat, hidden)
+    mean, deviation = scale_of(true) if objective.objective.normalised else (0, 1)
+    values = outputs * deviation + mean
+    grid = encoder.grid_of(images)
+    grey = _grey(encoder, images).expand_as(true)
+    return Shown(*(unpatchify(put(flat, hidden, part), side, grid) for part in (grey, values)))
+
+
+def _pixels(objective: NextPixelPrediction, outputs: Tensor, inputs: tuple[Tensor, ...]) -> Shown:
+    assert isinstance(objective.module, NextPixelModel)
+    (colours,), palette = inputs, objective.module.palette
+    likeliest: Int64[Tensor, "B H W"] = outputs.argmax(dim=2).view_as(colours)
+    return Shown(*(palette[numbers].permute(0, 3, 1, 2) for numbers in (colours, likeliest)))
+
+
+def _grey(encoder: ViT, like: Float[Tensor, "B C H W"]) -> Float[Tensor, " PPC"]:
+    """Give a patch of what is hidden."""
+    level = torch.full((1, like.shape[1], 1, 1), GREY, dtype=torch.uint8, device=like.device)
+    return scale(level, encoder.card.preprocessing).flatten().repeat(encoder.config.stem.stride**2)
