@@ -1,5 +1,7 @@
 """The few errors that Vitrail raises; each message says what was expected, what came, and what to do."""
 
+WITHOUT_LABELS = "vitrail pretrain --objective masked-patch (or mae) learns without labels."
+
 
 class VitrailError(Exception):
     """Any error that Vitrail raises on purpose."""

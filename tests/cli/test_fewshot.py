@@ -9,11 +9,11 @@ import pytest
 
 import vitrail
 from vitrail.cli import main
-from vitrail.cli.fewshot import choose_sets
 from vitrail.data.open import open_data
 from vitrail.data.sources.memory import MemorySource
 from vitrail.errors import DataError
 from vitrail.evaluate import fewshot
+from vitrail.evaluate.features import choose_sets
 from vitrail.evaluate.results import read_results
 
 

@@ -71,7 +71,7 @@ def test_classes_are_sorted_and_images_of_any_depth_and_case_found(tmp_path: Pat
     assert source.labels.dtype == np.int64
     assert len(source) == 4
     assert source.ignored == 4
-    assert source.ignored_names == ["README.md", "loose.jpg", "cat/notes.txt", "cat/png"]
+    assert source.ignored_names == ["loose.jpg", "README.md", "cat/notes.txt", "cat/png"]
     assert source.problems == []
     assert source.read(3) == b"bytes of dog/b.JPG"
 

@@ -18,6 +18,7 @@ from vitrail.cli.machine import usual_workers
 from vitrail.cli.render import harmless
 from vitrail.config import BiTConfig, read_settings, row
 from vitrail.config.augment import Augmentation
+from vitrail.config.codec import encode_objective
 from vitrail.config.fields import values_of
 from vitrail.config.recipe import Training
 from vitrail.config.recipes import adjust, recipe
@@ -130,9 +131,15 @@ def settle(asked: Asked, splits: "Mapping[str, Source]", *, later: Sequence[str]
 
 
 def objective_of(asked: Asked) -> str:
-    """Give the word for what is learned."""
+    """Give the word for what is learned, as it is said or as the recipe has it."""
     said = [text.partition("=") for text in asked.settings]
-    return next((word.strip() for name, _, word in reversed(said) if name.strip() == "objective"), "labels")
+    usual = encode_objective(recipe(asked.recipe or "scratch", examples=1).training.objective)["kind"]
+    return next((word.strip() for name, _, word in reversed(said) if name.strip() == "objective"), usual)
+
+
+def needs_labels(asked: Asked) -> bool:
+    """Tell whether the labels of the images are what is learned."""
+    return objective_of(asked) == "labels"
 
 
 def plain_images(choice: "Choice", learned: str) -> "Choice":

@@ -36,10 +36,13 @@ ImageSize = Annotated[str, typer.Option(metavar="SIDE|HxW", help="Pixels of the 
 Channels = Annotated[int, typer.Option(help="3, or 1 for grey.")]
 Limit = Annotated[float, typer.Option(metavar="SHARE", help="Share of images that may be left out, from 0 to 1.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace OUT where it is a packed folder.")]
+Unlabeled = Annotated[bool, typer.Option("--unlabeled", help="Take images without a label too.")]
 Pipe = Annotated[bool, typer.Option("--allow-pipe", help="Run the command of a pipe: source.")]
 
 
-def check(source: Where, sheet: Sheet = None, allow_pipe: Pipe = False, as_json: Json = False) -> None:
+def check(
+    source: Where, sheet: Sheet = None, unlabeled: Unlabeled = False, allow_pipe: Pipe = False, as_json: Json = False
+) -> None:
     """Find what cannot be decoded, duplicates, leaks between splits, misnamed files, odd sizes and imbalance.
 
     The exit status is 1 where something would spoil a run: damage, a leak, or one image with two labels.
@@ -47,7 +50,7 @@ def check(source: Where, sheet: Sheet = None, allow_pipe: Pipe = False, as_json:
     from vitrail.data.check import check_data
     from vitrail.data.open import open_data
 
-    splits = open_data(source, allow_pipe=allow_pipe)
+    splits = open_data(source, allow_pipe=allow_pipe, unlabeled=unlabeled)
     with _progress("checking") as told:
         report = check_data(splits, progress=told)
     if sheet is not None:
@@ -68,6 +71,7 @@ def pack(
     channels: Channels = 3,
     limit: Limit = 0.01,
     overwrite: Overwrite = False,
+    unlabeled: Unlabeled = False,
     allow_pipe: Pipe = False,
     as_json: Json = False,
 ) -> None:
@@ -76,7 +80,7 @@ def pack(
     from vitrail.data.sources.packed import pack as run
 
     size = read_size(image_size)
-    splits = open_data(source, allow_pipe=allow_pipe)
+    splits = open_data(source, allow_pipe=allow_pipe, unlabeled=unlabeled)
     if split is not None:
         if split not in splits:
             raise DataError(f"{source}: there is no split {split!r}. There are: {', '.join(splits)}.")

@@ -1,7 +1,6 @@
 """`vitrail fewshot`: what the features of a model are worth with few images of every class (Section 4.1)."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,10 +13,8 @@ from vitrail.cli.data import Pipe, Where
 from vitrail.cli.describe import Json
 from vitrail.cli.measuring import Batch, Device, Fresh, Limit, Out, Precision, Quiet, Workers, measuring
 from vitrail.cli.render import plain_table
-from vitrail.errors import DataError
 
 if TYPE_CHECKING:
-    from vitrail.data.source import Source
     from vitrail.evaluate.features import Cell, Table
     from vitrail.evaluate.shots import Settings
 
@@ -62,7 +59,7 @@ def fewshot(
     """
     from vitrail.checkpoint.load import load
     from vitrail.data.open import open_data
-    from vitrail.evaluate.features import few_shot_table, results_of
+    from vitrail.evaluate.features import choose_sets, few_shot_table, results_of
     from vitrail.evaluate.results import document_of, write_document
     from vitrail.evaluate.shots import Settings
 
@@ -92,29 +89,6 @@ def fewshot(
         typer.echo(json.dumps(document, indent=2))
     else:
         show(table, settings, said)
-
-
-def choose_sets(splits: "Mapping[str, Source]", run: str) -> "tuple[tuple[Source, Source], str]":
-    """Find the images to learn from and those to test on; one split alone as the run cut it, or else by content."""
-    from vitrail.data.sources.remote import RemoteShards
-    from vitrail.data.splits import split
-    from vitrail.train.task import choose_parts, kept_back, training_split, was_trained_on
-
-    train = training_split(splits)
-    if isinstance(train, RemoteShards):
-        raise DataError("few shots are drawn from all images, and a stream cannot be read by number. Fetch it first.")
-    choose_parts(splits, None)  # refuses images without labels, and classes that differ
-    name = next((name for name in ("test", "val", "dev") if name in splits), None)
-    if name is not None:
-        return (train, splits[name]), f"learned from train, tested on {name}"
-    folder = Path(run).expanduser()
-    if (cut := kept_back(folder, train)) is not None:
-        return cut, "learned from the images that the run was trained on, tested on those that it kept back"
-    parts = split(train, {"train": 0.8, "test": 0.2}, seed=0)
-    if not len(parts["train"]) or not len(parts["test"]):
-        raise DataError(f"{len(train)} images are too few to learn from some and test on others.")
-    known = ", which the model was trained on too" if was_trained_on(folder, train) else ""
-    return (parts["train"], parts["test"]), f"learned from 80 % of the images, tested on the other 20 %{known}"
 
 
 def show(table: "Table", settings: "Settings", said: str) -> None:

@@ -47,6 +47,8 @@ class _Bar:
                 self._move(record["step"], _training(record))
             case "evaluation":
                 self.bar.console.print(_evaluation(record), markup=False)
+            case "probe":
+                self.bar.console.print(_probe(record), markup=False)
             case "end":
                 self._end()
             case "note":
@@ -80,6 +82,8 @@ class _Lines:
                 self._print(f"step {record['step']:,}/{self.steps:,}  {_training(record)}")
             case "evaluation":
                 self._print(_evaluation(record))
+            case "probe":
+                self._print(_probe(record))
             case "note":
                 self._print(harmless(record["text"]))
 
@@ -103,3 +107,9 @@ def _evaluation(record: Mapping[str, Any]) -> str:
         return words + (" (best)" if best else f" (best {-record['best']:.4f})")
     words = f"step {record['step']:,}: accuracy {record['accuracy']:.2%} of {record['images']:,.0f} val images"
     return words + (" (best)" if best else f" (best {record['best']:.2%})")
+
+
+def _probe(record: Mapping[str, Any]) -> str:
+    few, every = record["fewshot_10"], record["linear"]
+    words = f"step {record['step']:,}: features {few:.2%} from 10 of every class, {every:.2%} from all"
+    return f"{words}, of {record['images']:,.0f} probe images"

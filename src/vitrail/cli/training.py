@@ -5,6 +5,7 @@ import os
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,6 +26,7 @@ from vitrail.cli.asking import (
     Steps,
     Workers,
     names_of,
+    needs_labels,
     program,
     read_all,
     same_again,
@@ -36,9 +38,10 @@ from vitrail.cli.describe import Json
 from vitrail.cli.render import harmless
 from vitrail.cli.screen import showing
 from vitrail.config.recipes import adjust
-from vitrail.errors import ConfigError
+from vitrail.errors import ConfigError, DataError, VitrailError
 
 if TYPE_CHECKING:
+    from vitrail.train.prepare import Probe
     from vitrail.train.run import Outcome
 
 HELP: dict[Kind, str] = {
@@ -49,6 +52,7 @@ HELP: dict[Kind, str] = {
     "pretrain": """Train a fresh model by its name, as the paper pre-trains: --model ViT-B/16 --recipe i1k.
 
     Without a recipe, the one for small data is taken. The same command again goes on where it stopped.
+    With --objective masked-patch, mae or next-pixel images need no labels: any folder of them will do.
     """,
 }
 
@@ -66,6 +70,15 @@ Learned = Annotated[
     ),
 ]
 Seed = Annotated[int | None, typer.Option(help="Of order, augmentation, dropout and fresh weights.", show_default="0")]
+Probed = Annotated[
+    str | None,
+    typer.Option(
+        "--probe",
+        metavar="SOURCE",
+        help="Labelled images: how well classifiers of frozen features do on them, while training. "
+        "At most 10,000 to learn from and 5,000 to test on.",
+    ),
+]
 Board = Annotated[bool, typer.Option("--tensorboard", help="Write for TensorBoard too.")]
 
 
@@ -81,6 +94,7 @@ def command(kind: Kind) -> Callable[..., None]:
         epochs: Epochs = None,
         minutes: Minutes = None,
         objective: Learned = None,
+        probe: Probed = None,
         batch: Batch = None,
         seed: Seed = None,
         workers: Workers = None,
@@ -101,13 +115,14 @@ def command(kind: Kind) -> Callable[..., None]:
         outcome = train(
             asked,
             minutes=minutes,
+            probe=probe,
             workers=workers,
             device=device,
             tensorboard=tensorboard,
             allow_pipe=allow_pipe,
             quiet=quiet,
         )
-        show_outcome(outcome, asked, as_json=as_json)
+        show_outcome(outcome, asked, probe=probe, as_json=as_json)
 
     run.__name__, run.__doc__ = kind, HELP[kind]
     return run
@@ -117,6 +132,7 @@ def train(
     asked: Asked,
     *,
     minutes: float | None = None,
+    probe: str | None = None,
     workers: int | None,
     device: str | None,
     tensorboard: bool,
@@ -137,12 +153,13 @@ def train(
     if minutes is not None:
         asked = for_minutes(asked, minutes)
     read_all(asked)
-    splits = open_data(asked.data, allow_pipe=allow_pipe)
+    splits = open_data(asked.data, allow_pipe=allow_pipe, unlabeled=not needs_labels(asked))
+    probing, said = (None, []) if probe is None else open_probe(probe, allow_pipe=allow_pipe)
     choice = settle(asked, splits)
     task = task_of(asked, choice, splits, workers=workers, device=device, tensorboard=tensorboard)
     keep_memory()
     with showing(quiet=quiet or not is_leader()) as tell:
-        for reason in choice.reasons:
+        for reason in (*choice.reasons, *said):
             tell({"kind": "note", "text": reason})
         if minutes is not None:
             tell({"kind": "note", "text": "measuring how long a step takes"})
@@ -150,8 +167,23 @@ def train(
             task = replace(task, training=adjust(task.training, {"steps": steps}))
             tell({"kind": "note", "text": reason})
         tell({"kind": "note", "text": f"writing to {task.out}"})
-        outcome = run(task, measure_accuracy, tell)
+        outcome = run(task, measure_accuracy, tell, probing)
     return outcome if is_leader() else None
+
+
+def open_probe(probe: str, *, allow_pipe: bool) -> "tuple[Probe, list[str]]":
+    """Draw the images to probe features with; refuses those that cannot be told apart by labels. Says what it drew."""
+    from vitrail.data.open import open_data
+    from vitrail.evaluate.curves import draw_sets, probe_features
+    from vitrail.evaluate.features import choose_sets
+
+    try:
+        sets, said = choose_sets(open_data(probe, allow_pipe=allow_pipe), None)
+        drawn = draw_sets(sets)
+    except VitrailError as error:
+        raise DataError(f"--probe needs labelled images. {probe}: {error}") from error
+    counts = f"{len(drawn[0]):,} and {len(drawn[1]):,} images"
+    return partial(probe_features, drawn), [f"features are probed with {counts} of {probe}: {said}"]
 
 
 def for_minutes(asked: Asked, minutes: float) -> Asked:
@@ -166,16 +198,16 @@ def for_minutes(asked: Asked, minutes: float) -> Asked:
     return replace(asked, flags={**asked.flags, "steps": 1})
 
 
-def show_outcome(outcome: "Outcome | None", asked: Asked, *, as_json: bool) -> None:
+def show_outcome(outcome: "Outcome | None", asked: Asked, *, probe: str | None = None, as_json: bool) -> None:
     """Print how a run ended, and what to type next; exits with 130 where it was interrupted."""
     if outcome is None:
         return
-    _print_outcome(outcome, asked, as_json=as_json)
+    _print_outcome(outcome, asked, probe, as_json=as_json)
     if not outcome.finished:
         raise typer.Exit(130)
 
 
-def _print_outcome(outcome: "Outcome", asked: Asked, *, as_json: bool) -> None:
+def _print_outcome(outcome: "Outcome", asked: Asked, probe: str | None, *, as_json: bool) -> None:
     document = {
         "out": str(outcome.out),
         "finished": outcome.finished,
@@ -202,7 +234,8 @@ def _print_outcome(outcome: "Outcome", asked: Asked, *, as_json: bool) -> None:
             console.print(f"  {outcome.metrics[name]:.2%} of {count:,.0f} {words}{lost}", markup=False)
     console.print("Next:", markup=False)
     data = shlex.quote(asked.data)
-    if "right" in outcome.metrics or "test_right" in outcome.metrics:  # nothing was learned of classes yet
+    if not needs_labels(asked):  # nothing was learned of classes yet
+        data = shlex.quote(probe or (asked.data if outcome.labelled else "SOURCE"))
         console.print(f"  {program()} finetune {data} --model {shlex.quote(out)}", markup=False)
         console.print(f"  {program()} fewshot {shlex.quote(out)} {data}", markup=False)
     else:

@@ -11,7 +11,7 @@ from vitrail.config.recipe import Training
 from vitrail.errors import ConfigError
 
 # Fields that documents do not have which were written before there were any: there they have their defaults.
-ADDED = frozenset({"cosine_scale", "margin", "held_out", "objective", "causal"})
+ADDED = frozenset({"cosine_scale", "margin", "held_out", "objective", "causal", "probe_every"})
 
 _WORDS = {kind: word for word, kind in KINDS.items()}
 

@@ -116,6 +116,7 @@ class Training:
     patience: int | None = None  # evaluations without a better one, after which the run ends and the best is taken
     evaluate_every: int | None = None  # steps; None: ten times a run
     save_every: int | None = None
+    probe_every: int | None = None  # None: as often as evaluations
     log_every: int = 10
     keep: int = 2  # newest checkpoints that stay, beside the best
     seed: int = 0
@@ -130,7 +131,8 @@ class Training:
         self._check_parts()
         if (self.steps is None) == (self.epochs is None):
             raise ConfigError(f"give steps or epochs, one of them; got steps={self.steps}, epochs={self.epochs}.")
-        for name in ("steps", "micro_batch", "patience", "evaluate_every", "save_every", "batch", "log_every", "keep"):
+        chores = ("evaluate_every", "save_every", "probe_every", "log_every")
+        for name in ("steps", "micro_batch", "patience", *chores, "batch", "keep"):
             if (value := getattr(self, name)) is not None:
                 self._settle(name, whole(name, value, most=MOST_STEPS))
         for name in ("epochs", "clip", "layer_decay"):

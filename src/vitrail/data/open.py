@@ -22,24 +22,30 @@ from vitrail.files import fetch_dataset
 SYNTHETIC = {"train": 2000, "test": 1000}  # scenes of each split, of 64 pixels
 
 
-def open_data(what: str | os.PathLike[str], *, allow_pipe: bool = False) -> Mapping[str, Source]:
-    """Open every split that a name or path means: sample, synthetic, hf:OWNER/NAME, a folder, table, parquet, tars."""
+def open_data(
+    what: str | os.PathLike[str], *, allow_pipe: bool = False, unlabeled: bool = False
+) -> Mapping[str, Source]:
+    """Open every split that a name or path means: sample, synthetic, hf:OWNER/NAME, a folder, table, parquet, tars.
+
+    Where images may be `unlabeled`, those without a label are there too, with the label -1.
+    """
     text = os.fspath(what)
     if text == "sample":
         return sample_splits()
     if text == "synthetic":
         return {split: SyntheticSource(count, 64, seed=seed) for seed, (split, count) in enumerate(SYNTHETIC.items())}
     if text.startswith(("https://", "http://")):
-        return {"all": open_remote(text)}
+        return {"all": open_remote(text, unlabeled=unlabeled)}
     if text.startswith("pipe:") or ("{" in text and text.endswith(".tar")):
-        return {"all": TarSource(text, allow_pipe=allow_pipe)}
+        return {"all": TarSource(text, unlabeled=unlabeled, allow_pipe=allow_pipe)}
     if text.startswith("hf:"):
-        return _usual(parquet_splits(fetch_dataset(text.removeprefix("hf:"))))
+        return _usual(parquet_splits(fetch_dataset(text.removeprefix("hf:")), unlabeled=unlabeled))
     path = Path(text).expanduser()
     if not path.exists():
         hint = suggest(text, ("sample", "synthetic")) if os.sep not in text else " Check the path."
         raise DataError(f"there is no data at {text!r}.{hint}")
-    return _in_folder(path, allow_pipe=allow_pipe) if path.is_dir() else _in_file(path, allow_pipe=allow_pipe)
+    opened = _in_folder if path.is_dir() else _in_file
+    return opened(path, allow_pipe=allow_pipe, unlabeled=unlabeled)
 
 
 def open_images(what: str | os.PathLike[str], *, allow_pipe: bool = False) -> Mapping[str, Source]:
@@ -63,7 +69,7 @@ def open_split(what: str | os.PathLike[str], split: str | None = None, *, allow_
     return splits[split]
 
 
-def _in_folder(folder: Path, *, allow_pipe: bool) -> Mapping[str, Source]:
+def _in_folder(folder: Path, *, allow_pipe: bool, unlabeled: bool) -> Mapping[str, Source]:
     names = {entry.name for entry in folder.iterdir()}
     if "packed.json" in names:
         return {"all": PackedSource(folder)}
@@ -73,11 +79,11 @@ def _in_folder(folder: Path, *, allow_pipe: bool) -> Mapping[str, Source]:
     if any(name.endswith(("-idx3-ubyte", "-idx3-ubyte.gz")) for name in names):
         return idx_splits(folder)
     if any(name.endswith(".parquet") for name in names) or any((folder / "data").glob("*.parquet")):
-        return _usual(parquet_splits(folder))
+        return _usual(parquet_splits(folder, unlabeled=unlabeled))
     tars = sorted(str(folder / name) for name in names if name.endswith(".tar"))
     if tars:
-        return {"all": TarSource(tars, allow_pipe=allow_pipe)}
-    return folder_splits(folder)
+        return {"all": TarSource(tars, unlabeled=unlabeled, allow_pipe=allow_pipe)}
+    return folder_splits(folder, unlabeled=unlabeled)
 
 
 def _usual(splits: Mapping[str, Source]) -> Mapping[str, Source]:
@@ -85,14 +91,14 @@ def _usual(splits: Mapping[str, Source]) -> Mapping[str, Source]:
     return {"val" if name == "validation" else name: source for name, source in splits.items()}
 
 
-def _in_file(path: Path, *, allow_pipe: bool) -> Mapping[str, Source]:
+def _in_file(path: Path, *, allow_pipe: bool, unlabeled: bool) -> Mapping[str, Source]:
     match path.suffix.lower():
         case ".csv" | ".tsv" | ".jsonl":
-            return table_splits(path)
+            return table_splits(path, unlabeled=unlabeled)
         case ".parquet":
-            return _usual(parquet_splits(path))
+            return _usual(parquet_splits(path, unlabeled=unlabeled))
         case ".tar":
-            return {"all": TarSource(str(path), allow_pipe=allow_pipe)}
+            return {"all": TarSource(str(path), unlabeled=unlabeled, allow_pipe=allow_pipe)}
         case suffix:
             raise DataError(
                 f"{path} ends in {suffix!r}. Expected .csv, .tsv, .jsonl, .parquet or .tar, or a folder of classes."

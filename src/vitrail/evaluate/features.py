@@ -1,7 +1,8 @@
 """Frozen features of a model, and the table of what few images of every class are worth with them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -9,14 +10,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.data.source import Source
+from vitrail.data.sources.remote import RemoteShards
+from vitrail.data.splits import split
 from vitrail.errors import DataError
 from vitrail.evaluate.passes import Pass, Rows
 from vitrail.evaluate.results import Result, over_seeds
 from vitrail.evaluate.rows import rows_of
 from vitrail.evaluate.shots import Settings, choose_shots, measure_probes
 from vitrail.models import Model
+from vitrail.train.task import check_classes, kept_back, training_split, was_trained_on
 
 Sets = tuple[Source, Source]  # to learn from, and to test on
+Read = tuple[Rows, Rows]  # of the two
+Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,19 +58,42 @@ def features_of(model: Model, source: Source, how: Pass, samples: NDArray[np.int
     return rows_of(model, source, "features", read_features, how, samples)
 
 
-def few_shot_table(
-    model: Model, sets: Sets, how: Pass, settings: Settings, tell: Callable[[str], None] = lambda text: None
-) -> Table:
-    """Measure all shots and seeds; of the training images no more are read than they need."""
+def choose_sets(splits: Mapping[str, Source], run: str | None) -> tuple[Sets, str]:
+    """Find the images to learn from and those to test on; one split alone as the run cut it, or else by content."""
+    train = training_split(splits)
+    if isinstance(train, RemoteShards):
+        raise DataError("few shots are drawn from all images, and a stream cannot be read by number. Fetch it first.")
+    check_classes(splits)
+    name = next((name for name in ("test", "val", "dev") if name in splits), None)
+    if name is not None:
+        return (train, splits[name]), f"learned from train, tested on {name}"
+    folder = None if run is None else Path(run).expanduser()
+    if folder is not None and (cut := kept_back(folder, train)) is not None:
+        return cut, "learned from the images that the run was trained on, tested on those that it kept back"
+    parts = split(train, {"train": 0.8, "test": 0.2}, seed=0)
+    if not len(parts["train"]) or not len(parts["test"]):
+        raise DataError(f"{len(train)} images are too few to learn from some and test on others.")
+    known = folder is not None and was_trained_on(folder, train)
+    said = "learned from 80 % of the images, tested on the other 20 %"
+    return (parts["train"], parts["test"]), said + (", which the model was trained on too" if known else "")
+
+
+def read_sets(model: Model, sets: Sets, how: Pass, settings: Settings, tell: Tell = lambda text: None) -> Read:
+    """Give the features of the training images that the settings need, and of the test images with a label."""
     train, test = sets
-    classes = len(train.class_names)
-    labels = np.asarray(train.labels)
     tell("features of the training images")
-    known = features_of(model, train, how, wanted_samples(labels, classes, settings))
+    known = features_of(model, train, how, wanted_samples(np.asarray(train.labels), len(train.class_names), settings))
     tell("features of the test images")
     others = features_of(model, test, how, np.flatnonzero(np.asarray(test.labels) >= 0))
     if not all(np.isfinite(rows.values["features"]).all() for rows in (known, others)):
         raise DataError("some features are not finite: the model has diverged, or bfloat16 is too coarse for it.")
+    return known, others
+
+
+def measure_cells(rows: Read, train: Source, settings: Settings, tell: Tell = lambda text: None) -> list[Cell]:
+    """Measure all shots and seeds, of features that `read_sets` gave."""
+    known, others = rows
+    classes, labels = len(train.class_names), np.asarray(train.labels)
     features, answers = torch.from_numpy(known.values["features"]), torch.from_numpy(known.labels)
     measured = torch.from_numpy(others.values["features"]), torch.from_numpy(others.labels)
     cells = []
@@ -73,9 +102,9 @@ def few_shot_table(
         found: list[tuple[int, dict[str, float], dict[float, float]]] = []
         for seed in settings.seeds_of(shots):
             chosen = np.isin(known.samples, choose_shots(labels, classes=classes, shots=shots, seed=seed))
-            rows = torch.from_numpy(np.flatnonzero(chosen))
-            probes = measure_probes((features[rows], answers[rows]), measured, classes=classes, settings=settings)
-            found.append((len(rows), *probes))
+            some = torch.from_numpy(np.flatnonzero(chosen))
+            probes = measure_probes((features[some], answers[some]), measured, classes=classes, settings=settings)
+            found.append((len(some), *probes))
         cells.append(
             Cell(
                 shots=shots,
@@ -84,9 +113,16 @@ def few_shot_table(
                 sweep={l2: [sweep[l2] for _, _, sweep in found] for l2 in found[0][2]},
             )
         )
+    return cells
+
+
+def few_shot_table(model: Model, sets: Sets, how: Pass, settings: Settings, tell: Tell = lambda text: None) -> Table:
+    """Measure all shots and seeds; of the training images no more are read than they need."""
+    known, others = rows = read_sets(model, sets, how, settings, tell)
+    classes, labels = len(sets[0].class_names), np.asarray(sets[0].labels)
     most = max((shots for shots in settings.shots if shots is not None), default=0)
     return Table(
-        cells=tuple(cells),
+        cells=tuple(measure_cells(rows, sets[0], settings, tell)),
         classes=classes,
         test_images=len(others.samples),
         short=int((np.bincount(labels[labels >= 0], minlength=classes) < most).sum()),

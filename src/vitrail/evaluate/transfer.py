@@ -16,7 +16,7 @@ from vitrail.train.chores import Tell
 from vitrail.train.group import Group, joined
 from vitrail.train.guard import DivergedError
 from vitrail.train.run import reading
-from vitrail.train.task import CUT, Task, choose_parts, cut_dev, training_split
+from vitrail.train.task import CUT, Task, check_classes, choose_parts, cut_dev, training_split
 
 DOCUMENT = "transfer.json"
 
@@ -43,7 +43,7 @@ class Plan:
                 f"{self.task.data} has no test split to report on; there is only {', '.join(splits)}. Put the images "
                 "to test on into a split test, beside train."
             )
-        choose_parts(splits, None)  # refuses classes that differ
+        check_classes(splits)
         if len(rates) > 1 and self.task.training.dev <= 0 and not splits.keys() & {"val", "dev"}:
             raise ConfigError(
                 f"{len(rates)} rates need images to choose by: a val split, or --set dev=0.1; got dev=0 and no val. "

@@ -18,7 +18,7 @@ from vitrail.evaluate.sweep import Score, carry_out, check_seeds, leader_first, 
 from vitrail.train.chores import Tell
 from vitrail.train.group import Group, joined
 from vitrail.train.run import reading
-from vitrail.train.task import CUT, DEV_SEED, Task, choose_parts, remember_cut
+from vitrail.train.task import CUT, DEV_SEED, Task, check_classes, remember_cut
 
 RECIPE = "finetune/vtab"
 PAPER = ("H/14 JFT", "L/16 JFT", "L/16 I21k")  # the rows of Table 9 that are ViTs
@@ -60,7 +60,7 @@ LAYOUT = "train/CLASS/*.jpg and test/CLASS/*.jpg, or train.parquet and test.parq
 NAMES = {"train800": "train", "val200": "val", "dev": "val"}  # as VTAB calls its parts
 # What may differ from the recipe and still be the paper's setting: it does not change what is learned.
 FREE = ("seed", "dev", "precision", "compile", "deterministic", "parallel", "augmenting", "limit", "micro_batch")
-FREE += ("evaluate_every", "save_every", "log_every", "keep")
+FREE += ("evaluate_every", "save_every", "probe_every", "log_every", "keep")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +119,7 @@ def _checked(opened: Mapping[str, Source], *, select: bool) -> Mapping[str, Sour
     splits = {NAMES.get(name, name): part for name, part in opened.items() if not own or name not in ("train", "val")}
     if lacking := [name for name in ("train", "test")[: 1 if select else 2] if name not in splits]:
         raise DataError(f"there is no split {lacking[0]}, only {', '.join(opened)}.")
-    choose_parts(splits, None)
+    check_classes(splits)
     return splits
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.errors import CheckpointError, ConfigError, VitrailError
+from vitrail.errors import WITHOUT_LABELS, CheckpointError, ConfigError, VitrailError
 from vitrail.files import columns as found
 
 LARGEST_GROUP = 1 << 30  # bytes of images in one row group: all of it is read for one row
@@ -67,7 +67,7 @@ class ImageTable:
         if self.label is None and not unlabeled:
             raise ConfigError(
                 f"{self.paths[0]} has no column of labels; looked for {', '.join(found.LABELS)}. "
-                "Name the column, or say that the images are unlabeled."
+                f"Name the column, or say that the images are unlabeled; {WITHOUT_LABELS}"
             )
         self.digest = footers.hexdigest()  # of all that the files say of themselves: sizes, places, extremes
         self._groups = np.array(groups, dtype=np.int64).reshape(-1, 3)

@@ -18,7 +18,7 @@ from vitrail.files import sha256_of
 from vitrail.train.task import DONE, Task, is_checkpoint
 
 # What may change when a run goes on: nothing of it changes the result.
-FREE = ("micro_batch", "keep", "save_every", "compile", "parallel", "augmenting", "limit")
+FREE = ("micro_batch", "keep", "save_every", "probe_every", "compile", "parallel", "augmenting", "limit")
 LOOKED_AT = 4096  # images of a split whose contents are compared: all of a small one
 
 

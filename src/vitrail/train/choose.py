@@ -53,7 +53,7 @@ def choose(
     """
     count = len(source)
     dev = 0.0 if has_val else next((share for below, share in DEV if count < below), 0.01)
-    why = [f"{count:,} training images in {len(source.class_names)} classes"]
+    why = [f"{count:,} training images {_classes_of(source)}"]
     if not has_val and "dev" not in given:
         why.append(f"{dev:.0%} of them kept back to choose by, as there is no val split")
     if pretrained and model is not None:
@@ -123,6 +123,16 @@ def _from_scratch(
     strong = "the recipe scratch: AdamW, RandAugment, Mixup and CutMix, erasing, stochastic depth, averaged weights"
     why.append(light if few else strong)
     return Choice(model=model, training=training, changes=shape, reasons=tuple(why))
+
+
+def _classes_of(source: Source) -> str:
+    """Say how many classes the images are of, and how many of them are of none."""
+    without = int((np.asarray(source.labels) < 0).sum())
+    if without == len(source):
+        return "without labels"
+    classes = len(source.class_names)
+    words = f"in {classes:,} classes" if classes != 1 else "in 1 class"
+    return words + (f", {without:,} of them without a label" if without else "")
 
 
 def whole_patches(model: str, size: int) -> int:

@@ -1,4 +1,4 @@
-"""What is done beside the training: log, evaluate, save; each every so many steps."""
+"""What is done beside the training: log, evaluate, probe, save; each every so many steps."""
 
 import math
 import sys
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from vitrail.config import Card
+from vitrail.errors import DataError
 from vitrail.train.checkpoints import Checkpoints
 from vitrail.train.group import Group
 from vitrail.train.guard import DivergedError, Guard
@@ -77,8 +78,8 @@ def peak_memory(device: torch.device) -> int | None:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-class Evaluation:
-    """Accuracy on images that are not trained on; the best is remembered."""
+class _Measuring:
+    """Measures the weights that count every so many steps: their average, where there is one."""
 
     def __init__(
         self, every: int, evaluate: Evaluate, journal: Journal, group: Group, tell: Tell, log: Log, guard: Guard
@@ -86,17 +87,34 @@ class Evaluation:
         self.every, self.evaluate, self.journal, self.group = every, evaluate, journal, group
         self.tell, self.log, self.guard = tell, log, guard
 
-    def __call__(self, state: State, *, ends: bool, interrupted: bool) -> None:
-        """Evaluate where it is due, with the average of the weights where there is one."""
-        if state.step % self.every and not ends:
-            return
+    def measured(self, state: State) -> tuple[dict[str, float], dict[str, float]]:
+        """Give the numbers, and the time that they took, which is not the training's."""
         self.guard.settle()
         start = time.perf_counter()
-        with state.to_evaluate():
-            metrics = dict(self.evaluate())
+        try:
+            with state.to_evaluate():
+                metrics = dict(self.evaluate())
+        finally:
+            seconds = time.perf_counter() - start
+            self.log.clock += seconds
+        return metrics, {"seconds": seconds, "clock": time.time()}
+
+    def note(self, record: Mapping[str, Any]) -> None:
+        """Write a record and tell it."""
+        if self.group.leads:
+            self.journal.write(record)
+        self.tell(record)
+
+
+class Evaluation(_Measuring):
+    """Accuracy on images that are not trained on; the best is remembered."""
+
+    def __call__(self, state: State, *, ends: bool, interrupted: bool) -> None:
+        """Evaluate where it is due."""
+        if state.step % self.every and not ends:
+            return
+        metrics, took = self.measured(state)
         check_finite(metrics, state.step)
-        seconds = time.perf_counter() - start
-        self.log.clock += seconds  # which is not the training's
         value = metrics["accuracy"] if "accuracy" in metrics else -metrics["loss"]  # the larger the better
         state.metrics = metrics
         if state.best is None or value > state.best.value:
@@ -104,10 +122,22 @@ class Evaluation:
         else:
             state.stale += 1
         record = {"kind": "evaluation", "step": state.step, **metrics, "best_step": state.best.step}
-        record |= {"best": state.best.value, "time": {"seconds": seconds, "clock": time.time()}}
-        if self.group.leads:
-            self.journal.write(record)
-        self.tell(record)
+        self.note(record | {"best": state.best.value, "time": took})
+
+
+class Probing(_Measuring):
+    """What frozen features are worth on labelled images; nothing of the run depends on it."""
+
+    def __call__(self, state: State, *, ends: bool, interrupted: bool) -> None:
+        """Probe where it is due; images that cannot be probed with are no reason to lose the run."""
+        if state.step % self.every and not ends:
+            return
+        try:
+            metrics, took = self.measured(state)
+        except DataError as error:
+            self.tell({"kind": "note", "text": f"step {state.step:,} was not probed: {error}"})
+            return
+        self.note({"kind": "probe", "step": state.step, **metrics, "time": took})
 
 
 class Save:

@@ -17,7 +17,7 @@ from vitrail.data.feed import Feed, train_feed
 from vitrail.data.source import Source
 from vitrail.models import BiT, Model, ViT
 from vitrail.train.checkpoints import Checkpoints
-from vitrail.train.chores import Evaluation, Log, Save, Tell
+from vitrail.train.chores import Evaluate, Evaluation, Log, Probing, Save, Tell
 from vitrail.train.fitting import fit_micro_batch
 from vitrail.train.group import Group, shard
 from vitrail.train.guard import Guard
@@ -57,6 +57,15 @@ class Measure(Protocol):
         ...
 
 
+@runtime_checkable
+class Probe(Protocol):
+    """How the features of a model are probed, with images of its own; handed in."""
+
+    def __call__(self, model: Model, *, group: Group, batch: int, workers: int, limit: float) -> Mapping[str, float]:
+        """Give numbers by name; the same on all ranks."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ready:
     """Everything that a run is made of."""
@@ -70,7 +79,7 @@ class Ready:
     said: list[str]
 
 
-def prepare(task: Task, parts: Parts, group: Group, measure: Measure, tell: Tell) -> Ready:
+def prepare(task: Task, parts: Parts, group: Group, measure: Measure, tell: Tell, probe: Probe | None = None) -> Ready:
     """Build everything; nothing is read from an earlier run yet."""
     training = task.training
     precision = choose_precision(training, group.device)
@@ -109,6 +118,9 @@ def prepare(task: Task, parts: Parts, group: Group, measure: Measure, tell: Tell
         fills=compiles(training, group.device),
     )
 
+    def at_once() -> int:
+        return min(MOST_EVALUATED, max(plan.micro_batch * 2, 1))
+
     def evaluate(source: Source) -> Mapping[str, float]:
         if not isinstance(training.objective, Labels):
             return measure_objective(plan, state, source, workers=task.workers)
@@ -116,16 +128,22 @@ def prepare(task: Task, parts: Parts, group: Group, measure: Measure, tell: Tell
             model,
             source,
             group=group,
-            batch=min(MOST_EVALUATED, max(plan.micro_batch * 2, 1)),
+            batch=at_once(),
             workers=task.workers,
             limit=training.limit,
             forward=forward,
             autocast=autocast,
         )
 
+    def probing(probe: Probe) -> Mapping[str, float]:
+        model = state.whole_model()
+        return probe(model, group=group, batch=at_once(), workers=task.workers, limit=training.limit)
+
     journal = Journal(task.out, tensorboard=task.tensorboard and group.leads)
     checkpoints = Checkpoints(task.out, keep=training.keep, objective=training.objective)
-    chores = build_chores(plan, parts, evaluate, journal, checkpoints, tell)
+    evaluated = None if parts.val is None else partial(evaluate, parts.val)
+    probed = None if probe is None else partial(probing, probe)
+    chores = build_chores(plan, evaluated, probed, journal, checkpoints, tell)
     return Ready(
         plan=plan,
         state=state,
@@ -139,15 +157,16 @@ def prepare(task: Task, parts: Parts, group: Group, measure: Measure, tell: Tell
 
 def build_chores(
     plan: Plan,
-    parts: Parts,
-    evaluate: Callable[[Source], Mapping[str, float]],
+    evaluate: Evaluate | None,
+    probe: Evaluate | None,
     journal: Journal,
     checkpoints: Checkpoints,
     tell: Tell,
 ) -> tuple[Chore, ...]:
-    """Evaluate, which may end the run, then log, then save: a checkpoint holds what was logged before it."""
+    """Evaluate, which may end the run, and probe, then log, then save: a checkpoint holds what was logged before it."""
     config, group = plan.config, plan.group
     assert config.evaluate_every is not None
+    assert config.probe_every is not None
     assert config.save_every is not None
     log = Log(config.log_every, journal, group, tell, plan.guard)
     save = Save(
@@ -160,10 +179,12 @@ def build_chores(
         plan.guard,
         lambda: circumstances(plan),
     )
-    if parts.val is None:
-        return (log, save)
-    evaluation = Evaluation(config.evaluate_every, partial(evaluate, parts.val), journal, group, tell, log, plan.guard)
-    return (evaluation, log, save)
+    measuring: list[Chore] = []
+    if evaluate is not None:
+        measuring.append(Evaluation(config.evaluate_every, evaluate, journal, group, tell, log, plan.guard))
+    if probe is not None:
+        measuring.append(Probing(config.probe_every, probe, journal, group, tell, log, plan.guard))
+    return (*measuring, log, save)
 
 
 def circumstances(plan: Plan) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,6 +15,7 @@ from vitrail.checkpoint.place import BEGUN, RUN_FILES, read_document
 from vitrail.checkpoint.run import renew_run, write_documents
 from vitrail.config import encode, to_document
 from vitrail.config.codec import encode_training
+from vitrail.config.objective import Labels
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.files import writing
 from vitrail.train.begin import begin
@@ -23,8 +24,19 @@ from vitrail.train.chores import Log, Tell, check_finite
 from vitrail.train.group import Group, joined
 from vitrail.train.interrupt import listening
 from vitrail.train.loop import train
-from vitrail.train.prepare import Measure, Ready, card_of, circumstances, prepare
-from vitrail.train.task import CUT, DONE, Parts, Task, choose_parts, cut_dev, keep_classes, told_of
+from vitrail.train.prepare import Measure, Probe, Ready, card_of, circumstances, prepare
+from vitrail.train.task import (
+    CUT,
+    DONE,
+    Parts,
+    Task,
+    check_classes,
+    choose_parts,
+    cut_dev,
+    keep_classes,
+    told_of,
+    training_split,
+)
 
 RESOLVED, LEFT_OUT, LOCK = "resolved.json", "left_out.json", ".lock"
 # What a killed run leaves of a file that it was writing.
@@ -43,12 +55,14 @@ class Outcome:
     steps: int
     metrics: Mapping[str, float]
     seconds: float
+    labelled: bool = True  # the training images
     again: bool = False  # it was finished before
     interrupted: bool = False  # it was asked to end, perhaps too late to
 
 
-def run(task: Task, measure: Measure, tell: Tell) -> Outcome:
+def run(task: Task, measure: Measure, tell: Tell, probe: Probe | None = None) -> Outcome:
     """Train as the task says, or go on where an earlier run of it stopped."""
+    labels = isinstance(task.training.objective, Labels)
 
     def say(text: str) -> None:
         tell({"kind": "note", "text": text})
@@ -63,23 +77,26 @@ def run(task: Task, measure: Measure, tell: Tell) -> Outcome:
                     stack.enter_context(alone(task.out, say))
                 begin(task)
         done = read_done(task.out)
+        labelled = bool(training_split(task.splits).class_names)
         if done is not None:
-            return done
+            return replace(done, labelled=labelled)
         splits, cut = keep_classes(task.splits, task.training.held_out), None
+        if labels:
+            check_classes(splits)
         with group.leader_writes() as leads:
             if leads:
                 cut = cut_dev(splits, task.training.dev, task.out / CUT, progress=reading(tell))
         parts = choose_parts(splits, group.from_leader(cut))
         if task.training.held_out:
             say(told_of(task.splits, parts))
-        if len(parts.train.class_names) == 1:
+        if labels and len(parts.train.class_names) == 1:
             say("there is one class alone: nothing to learn from it")
         if parts.val is None and task.training.patience is not None:
             raise ConfigError("patience needs images to choose by: a val split, or --set dev=0.1. There are none.")
         if parts.val is None and task.training.dev > 0:
             say("there are too few images to keep any back: nothing to choose by")
         stack.enter_context(exactly(on=task.training.deterministic))
-        ready = prepare(task, parts, group, measure, tell)
+        ready = prepare(task, parts, group, measure, tell, probe)
         for text in ready.said:
             say(text)
         go_on(ready, group, say)
@@ -103,6 +120,7 @@ def run(task: Task, measure: Measure, tell: Tell) -> Outcome:
             steps=plan.steps,
             metrics=metrics,
             seconds=seconds,
+            labelled=labelled,
             interrupted=plan.interrupted(),
         )
 

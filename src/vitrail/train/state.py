@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from vitrail.data.loader import Skip
 from vitrail.errors import CheckpointError
 from vitrail.models import Model
+from vitrail.models.build import skeleton
 from vitrail.models.names import is_own, own_names
 from vitrail.train.group import gathered, of_each_rank, of_this_rank, placed
 from vitrail.train.optimiser import Averaged, moments
@@ -64,6 +66,18 @@ class State:
         self.module.eval()
         with nullcontext() if self.average is None else self.average.inside(self.module):
             yield
+
+    @torch.no_grad()
+    def whole_model(self) -> Model:
+        """Give the model with all of its weights here: a copy where they are shared out; a collective of all ranks."""
+        held = [*self.model.parameters(), *self.model.buffers()]
+        if not any(isinstance(tensor, DTensor) for tensor in held):
+            return self.model
+        model = skeleton(self.model.config).to_empty(device=self.tally.sums.device)
+        for own, tensor in zip([*model.parameters(), *model.buffers()], held, strict=True):
+            own.copy_(gathered(tensor))
+        model.card = self.model.card
+        return model
 
     def document(self) -> dict[str, Any]:
         """Give what is no tensor as a JSON object."""

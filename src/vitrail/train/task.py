@@ -18,7 +18,7 @@ from vitrail.config.recipes import adjust, fit
 from vitrail.data.loader import Loader
 from vitrail.data.source import Source
 from vitrail.data.splits import SomeClasses, Subset, hold_out, split
-from vitrail.errors import CheckpointError, ConfigError, DataError
+from vitrail.errors import WITHOUT_LABELS, CheckpointError, ConfigError, DataError
 from vitrail.files import replacing
 from vitrail.models import Model, create
 from vitrail.models.base import CosineHead
@@ -140,18 +140,27 @@ def without_held_out(run: Path, source: Source) -> Source:
     return SomeClasses(source, left) if share and 0 < len(left) < len(source.class_names) else source
 
 
-def choose_parts(splits: Mapping[str, Source], cut: Cut | None) -> Parts:
-    """Take the splits that there are, and what was cut from the training images."""
+def check_classes(splits: Mapping[str, Source]) -> None:
+    """Refuse training images without labels, and splits of other classes than theirs."""
     whole = training_split(splits)
     val, test = splits.get("val", splits.get("dev")), splits.get("test")
     if not whole.class_names:
-        raise DataError("the training images have no labels. Expected a folder for each class, or a column of labels.")
+        raise DataError(
+            "the training images have no labels. Expected a folder for each class, or a column of labels; "
+            f"{WITHOUT_LABELS}"
+        )
     for name, other in (("val", val), ("test", test)):
         if other is not None and other.class_names != whole.class_names:
             raise DataError(
                 f"the classes of {name} are not those of train: {_some(other.class_names)} against "
                 f"{_some(whole.class_names)}. Each split needs a folder for every class."
             )
+
+
+def choose_parts(splits: Mapping[str, Source], cut: Cut | None) -> Parts:
+    """Take the splits that there are, and what was cut from the training images."""
+    whole = training_split(splits)
+    val, test = splits.get("val", splits.get("dev")), splits.get("test")
     if cut is not None:
         return Parts(train=Subset(whole, cut[0]), val=Subset(whole, cut[1]), test=test)
     return Parts(train=whole, val=val, test=test)
@@ -240,8 +249,10 @@ def settle(training: Training, loader: Loader) -> tuple[Training, int, list[str]
         steps = max(round(training.epochs * loader.steps), 1)
     training, said = fit(training, steps)
     often = max(steps // TIMES, 1)
+    evaluate_every = training.evaluate_every or often
     filled = {
-        "evaluate_every": training.evaluate_every or often,
+        "evaluate_every": evaluate_every,
+        "probe_every": training.probe_every or evaluate_every,
         "save_every": training.save_every or often,
         "log_every": min(training.log_every, steps),
     }

@@ -5,7 +5,7 @@ import os
 import stat
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -15,20 +15,23 @@ from numpy.typing import NDArray
 from vitrail.data.decode import ImageError
 from vitrail.data.source import Names, Source
 from vitrail.data.sources.memory import fingerprint_of
-from vitrail.errors import DataError, VitrailError
+from vitrail.errors import WITHOUT_LABELS, DataError, VitrailError
 from vitrail.files import cache_folder, replacing
 
 SUFFIXES = {"jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "jp2", "avif"}
 SPLITS = {"train": "train", "val": "val", "validation": "val", "test": "test"}
 LARGEST = 512 << 20  # bytes of an image file
 NAMED = 20  # files that are no images, of which the names are kept; all are counted
-FORMAT = 2  # of the remembered list
+FORMAT = 3  # of the remembered list
 AGAIN = "leads to a folder that was read already"
 
 
 @dataclass(frozen=True)
 class Index:
-    """What a scan found: the images with their labels, and every folder that was read with its time of change."""
+    """What a scan found: the images with their labels, and every folder that was read with its time of change.
+
+    Images that lie in no class folder have the label -1.
+    """
 
     names: list[str]
     labels: NDArray[np.int64]
@@ -44,19 +47,24 @@ class FolderSource(Source):
     """The images of `root/class/**`, by class and path; `class_names` may name more classes than the folder has.
 
     `ignored` counts files that are no images, `ignored_names` are the first of them; `problems` lists folders that were
-    not read, with the reason.
+    not read, with the reason. Where images may be `unlabeled`, those of the root itself come first, with the label -1;
+    else they are ignored.
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, class_names: tuple[str, ...] | None = None) -> None:
+    def __init__(
+        self, root: str | os.PathLike[str], *, class_names: tuple[str, ...] | None = None, unlabeled: bool = False
+    ) -> None:
         self.root = Path(root)
         index = _index(self.root)
+        index = index if unlabeled else _labelled(index)
+        _check_some(self.root, index, unlabeled=unlabeled)
         self.class_names = index.class_names if class_names is None else class_names
         if missing := sorted(set(index.class_names) - set(self.class_names)):
             raise DataError(
                 f"{root} has class folders that class_names lacks: {_few(missing)}. Name them too, or remove them."
             )
         numbers = {name: number for number, name in enumerate(self.class_names)}
-        self._labels = np.array([numbers[name] for name in index.class_names], dtype=np.int64)[index.labels]
+        self._labels = np.array([*(numbers[name] for name in index.class_names), -1], dtype=np.int64)[index.labels]
         self._names = Names(index.names)
         self.ignored, self.ignored_names = index.ignored, index.ignored_names
         self.problems = index.problems
@@ -64,7 +72,7 @@ class FolderSource(Source):
 
     @property
     def labels(self) -> NDArray[np.int64]:
-        """The number of every image's class."""
+        """The number of every image's class; -1 where an unlabeled one is allowed."""
         return self._labels
 
     @property
@@ -81,12 +89,12 @@ class FolderSource(Source):
         return self._names[index]
 
 
-def folder_splits(root: str | os.PathLike[str]) -> dict[str, FolderSource]:
+def folder_splits(root: str | os.PathLike[str], *, unlabeled: bool = False) -> dict[str, FolderSource]:
     """Open the splits of a folder (train, val, test) with one list of classes, or all of it where it has none."""
     folders = _class_folders(Path(root))
     splits = [name for name in folders if name.lower() in SPLITS]
     if not splits:
-        return {"all": FolderSource(root)}
+        return {"all": FolderSource(root, unlabeled=unlabeled)}
     if others := [name for name in folders if name not in splits]:
         raise DataError(
             f"{root} must hold either splits or classes; it holds {_few(splits)} beside {_few(others)}. "
@@ -97,7 +105,7 @@ def folder_splits(root: str | os.PathLike[str]) -> dict[str, FolderSource]:
         raise DataError(f"{root} must hold every split once; it holds {_few(splits)}. Merge or rename the folders.")
     names = tuple(sorted({name for place in places.values() for name in _class_folders(place)}))
     order = [split for split in ("train", "val", "test") if split in places]
-    return {split: FolderSource(places[split], class_names=names) for split in order}
+    return {split: FolderSource(places[split], class_names=names, unlabeled=unlabeled) for split in order}
 
 
 def read_file(path: str) -> bytes:
@@ -148,12 +156,33 @@ def _index(root: Path) -> Index:
         unread = any(reason != AGAIN for _, reason in index.problems)
         if index.names and remembered and not unread and not _is_recent(index.changed, now):
             _remember(remembered, index)
+    return index
+
+
+def _labelled(index: Index) -> Index:
+    """Ignore the images that lie in no class folder."""
+    loose = int((index.labels < 0).sum())  # the first, as they are sorted
+    return replace(
+        index,
+        names=index.names[loose:],
+        labels=index.labels[loose:],
+        ignored=index.ignored + loose,
+        ignored_names=[*index.names[:loose], *index.ignored_names][:NAMED],
+    )
+
+
+def _check_some(root: Path, index: Index, *, unlabeled: bool) -> None:
+    """Refuse a folder without images to take."""
     if index.names:
-        return index
-    hint = f"; {index.problems[0][0]}: {index.problems[0][1]}" if index.problems else ""
+        return
+    others = f"{index.ignored} other files"
+    if index.problems:
+        others += f"; {index.problems[0][0]}: {index.problems[0][1]}"
+    if unlabeled:
+        raise DataError(f"expected a folder of images; {root} has none, nor in its folders ({others}). Check the path.")
     raise DataError(
         f"expected a folder for each class with images in it; {root} has {len(index.class_names)} folders and no image "
-        f"in them ({index.ignored} other files{hint}). Put the images of a class into a folder of its name."
+        f"in them ({others}). Put the images of a class into a folder of its name; {WITHOUT_LABELS}"
     )
 
 
@@ -191,7 +220,7 @@ def _scan(root: Path) -> Index:
             if _is_folder(entry):
                 if folder or name in numbers:
                     (links if entry.is_symlink() else folders).append(relative)
-            elif folder and name.rpartition(".")[2].lower() in SUFFIXES and "." in name:
+            elif name.rpartition(".")[2].lower() in SUFFIXES and "." in name:
                 images.append((number, relative))
             else:
                 ignored += 1
@@ -240,7 +269,7 @@ def _recall(root: Path, path: Path) -> Index | None:
             texts[end - length : end] for end, length in zip(ends, lengths, strict=True)
         )
         sound = version == FORMAT and len(texts) == ends[-1] and labels.dtype == changed.dtype == np.int64
-        sound = sound and len(names) == len(labels) and labels.min() >= 0 and labels.max() < len(class_names)
+        sound = sound and len(names) == len(labels) and labels.min() >= -1 and labels.max() < len(class_names)
         stamps = zip(folders, changed.tolist(), strict=True)
         if not sound or any(os.stat(os.path.join(root, folder)).st_mtime_ns != then for folder, then in stamps):
             return None

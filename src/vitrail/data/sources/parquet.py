@@ -85,7 +85,7 @@ def parquet_splits(
     made = {
         split: ParquetSource(files, image=image, label=label, unlabeled=unlabeled) for split, files in found.items()
     }
-    declared = {source.table.declared for source in made.values()}
+    declared = {source.table.declared for source in made.values() if source.table.label is not None}
     if len(declared) > 1:
         raise ConfigError(
             f"{place}: its splits {', '.join(made)} name their classes differently. Open them one by one."

@@ -17,7 +17,7 @@ from vitrail.errors import CheckpointError, ConfigError
 from vitrail.files import fetch_if_there, place_of
 
 
-def open_remote(pattern: str) -> Source:
+def open_remote(pattern: str, *, unlabeled: bool = False) -> Source:
     """Stream the shards of a pattern; where the server lists no classes all are fetched, since the labels say them."""
     urls = list(expand(pattern))
     try:
@@ -26,7 +26,9 @@ def open_remote(pattern: str) -> Source:
         if not all(place_of(url).is_file() for url in urls):
             raise
         names = None  # all were fetched before: no network is needed
-    return TarSource(urls) if names is None else RemoteShards(urls, class_names=names)
+    if names is None:
+        return TarSource(urls, unlabeled=unlabeled)
+    return RemoteShards(urls, class_names=names, unlabeled=unlabeled)
 
 
 def classes_of(url: str) -> tuple[str, ...] | None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from vitrail.data.source import Names, Source
 from vitrail.data.sources.folder import SPLITS, read_file
 from vitrail.data.sources.memory import fingerprint_of
-from vitrail.errors import DataError
+from vitrail.errors import WITHOUT_LABELS, DataError
 
 # The first of these that a table has is taken.
 PATHS = ("path", "file", "filename", "image")
@@ -29,29 +29,29 @@ class Row(NamedTuple):
 
     line: int
     path: str
-    label: str
+    label: str  # empty: none
     split: str | None
 
 
 class TableSource(Source):
     """The images that a table names, in its order; paths are relative to the folder of the table, or absolute."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, unlabeled: bool = False) -> None:
         self.path = Path(path)
-        rows = list(_rows(self.path))
+        rows = list(_rows(self.path, unlabeled=unlabeled))
         if not rows:
             raise DataError(f"{path} names no image; expected a row for each, with its path and its label.")
         _check_splits(self.path, rows)
         self.root = self.path.parent
-        self.class_names = _class_names({row.label for row in rows})
-        numbers = {name: number for number, name in enumerate(self.class_names)}
+        self.class_names = _class_names({row.label for row in rows if row.label})
+        numbers = {"": -1} | {name: number for number, name in enumerate(self.class_names)}
         self._names = Names([row.path for row in rows])
         self._labels = np.array([numbers[row.label] for row in rows], dtype=np.int64)
         self._splits = np.array([row.split or "all" for row in rows])
 
     @property
     def labels(self) -> NDArray[np.int64]:
-        """The number of every image's class."""
+        """The number of every image's class; -1 where an unlabeled one is allowed."""
         return self._labels
 
     @property
@@ -79,9 +79,9 @@ class TableSource(Source):
         return part
 
 
-def table_splits(path: str | os.PathLike[str]) -> dict[str, TableSource]:
+def table_splits(path: str | os.PathLike[str], *, unlabeled: bool = False) -> dict[str, TableSource]:
     """Open the splits of a table (train, val, test), or all of it where its column `split` is empty or not there."""
-    return TableSource(path).splits()
+    return TableSource(path, unlabeled=unlabeled).splits()
 
 
 def _class_names(labels: set[str]) -> tuple[str, ...]:
@@ -91,22 +91,23 @@ def _class_names(labels: set[str]) -> tuple[str, ...]:
     return tuple(sorted(labels))
 
 
-def _rows(path: Path) -> Iterator[Row]:
+def _rows(path: Path, *, unlabeled: bool) -> Iterator[Row]:
     kind = LINES.get(path.suffix.lower())
     if kind is None:
         raise DataError(f"expected a table that ends in {', '.join(LINES)}; got {path.name}. Rename or convert it.")
     try:
-        for row in _json_rows(path) if kind == "json" else _csv_rows(path):
-            yield _checked(path, row)
+        read = _json_rows if kind == "json" else _csv_rows
+        for row in read(path, unlabeled=unlabeled):
+            yield _checked(path, row, unlabeled=unlabeled)
     except OSError as error:
         raise DataError(f"cannot read the table {path}: {error.strerror or error}. Check the path.") from error
     except UnicodeDecodeError as error:
         raise DataError(f"the table {path} must be text in UTF-8; {error.reason}. Save it as UTF-8.") from error
 
 
-def _checked(path: Path, row: Row) -> Row:
+def _checked(path: Path, row: Row, *, unlabeled: bool) -> Row:
     where = f"{path}, line {row.line}"
-    if not row.path or not row.label:
+    if not row.path or not (row.label or unlabeled):
         raise DataError(f"{where}: expected a path and a label; got {row.path!r} and {row.label!r}. Fill in both.")
     if "\0" in row.path or "\0" in row.label:
         raise DataError(f"{where}: expected a path and a label of plain text; got {row.path!r} and {row.label!r}.")
@@ -131,7 +132,7 @@ def _check_splits(path: Path, rows: list[Row]) -> None:
         )
 
 
-def _csv_rows(path: Path) -> Iterator[Row]:
+def _csv_rows(path: Path, *, unlabeled: bool) -> Iterator[Row]:
     with open(path, encoding="utf-8-sig", newline="") as file:
         start = file.readline()
         while start and not start.strip():
@@ -140,7 +141,7 @@ def _csv_rows(path: Path) -> Iterator[Row]:
         file.seek(0)
         reader = csv.reader(file, delimiter=delimiter, strict=True)
         header: list[str] = []
-        columns: tuple[int, int, int | None] = (0, 0, None)
+        columns: tuple[int, int | None, int | None] = (0, None, None)
         try:
             for cells in reader:
                 names = [cell.strip().lower() for cell in cells]
@@ -148,7 +149,7 @@ def _csv_rows(path: Path) -> Iterator[Row]:
                     continue
                 if not header:
                     header = names
-                    columns = _columns(path, header)
+                    columns = _columns(path, header, unlabeled=unlabeled)
                     continue
                 if len(cells) != len(header):
                     raise DataError(
@@ -163,18 +164,20 @@ def _csv_rows(path: Path) -> Iterator[Row]:
         raise DataError(f"{path} is empty; expected a header with the columns path and label.")
 
 
-def _columns(path: Path, header: list[str]) -> tuple[int, int, int | None]:
+def _columns(path: Path, header: list[str], *, unlabeled: bool) -> tuple[int, int | None, int | None]:
     """Find the columns of the path, the label and the split in a header."""
-    place, label = (_column(path, header, what, names) for what, names in (("path", PATHS), ("label", LABELS)))
-    return place, label, _column(path, header, SPLIT, (SPLIT,)) if SPLIT in header else None
+    place = _column(path, header, "path", PATHS, "Rename a column.")
+    has_label = not unlabeled or {*header} & {*LABELS}
+    label = _column(path, header, "label", LABELS, f"Rename a column; {WITHOUT_LABELS}") if has_label else None
+    return place, label, _column(path, header, SPLIT, (SPLIT,), "") if SPLIT in header else None
 
 
-def _column(path: Path, header: list[str], what: str, names: tuple[str, ...]) -> int:
+def _column(path: Path, header: list[str], what: str, names: tuple[str, ...], cure: str) -> int:
     name = next((name for name in names if name in header), None)
     if name is None:
         raise DataError(
             f"{path}: the header must have a column for the {what}, one of {', '.join(names)}; it has "
-            f"{', '.join(map(repr, header))}. Rename a column."
+            f"{', '.join(map(repr, header))}. {cure}"
         )
     if header.count(name) > 1:
         raise DataError(
@@ -183,7 +186,7 @@ def _column(path: Path, header: list[str], what: str, names: tuple[str, ...]) ->
     return header.index(name)
 
 
-def _json_rows(path: Path) -> Iterator[Row]:
+def _json_rows(path: Path, *, unlabeled: bool) -> Iterator[Row]:
     with open(path, encoding="utf-8-sig") as file:
         for line, text in enumerate(file, start=1):
             if not text.strip():
@@ -197,6 +200,7 @@ def _json_rows(path: Path) -> Iterator[Row]:
             place, label, split = (
                 next((found[key] for key in keys if key in found), None) for keys in (PATHS, LABELS, (SPLIT,))
             )
+            label = "" if label is None and unlabeled else label
             number = isinstance(label, int) and not isinstance(label, bool)
             if (
                 not isinstance(place, str)

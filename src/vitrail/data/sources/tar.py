@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from vitrail.data.decode import ImageError
 from vitrail.data.source import Names, Source
 from vitrail.data.sources.tar_index import index_of
-from vitrail.errors import CheckpointError, ConfigError
+from vitrail.errors import WITHOUT_LABELS, CheckpointError, ConfigError
 from vitrail.files import cache_folder, fetch, replacing, writing
 
 Location = str | os.PathLike[str]
@@ -63,7 +63,8 @@ class TarSource(Source):
             seen = "; ".join(f"{shard}: {reason}" for shard, reason in problems[:3]) or "no image in them"
             raise ConfigError(
                 f"expected labelled images in {self.paths[0]} and its like; got none ({seen}). "
-                "Labels are members .cls, .json or .txt beside the image's; or say that the images are unlabeled."
+                "Labels are members .cls, .json or .txt beside the image's; or say that the images are unlabeled; "
+                f"{WITHOUT_LABELS}"
             )
         self.problems = problems
         self._stamps = tuple((index["size"], index["mtime_ns"]) for index in indices)
