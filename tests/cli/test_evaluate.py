@@ -278,3 +278,13 @@ def test_shards_of_a_server_are_evaluated_like_files(
     }
     assert found["loss"] == pytest.approx(expected["loss"], rel=1e-5)
     assert {line["name"][:8] for line in found["worst"]["images"]} <= {"s-0.tar/", "s-1.tar/"}
+
+
+def test_another_image_size_is_that_of_the_model_loaded_so(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, source = vitrail.load(home / "one"), open_data(home / "images")["test"]
+    side = 2 * model.config.image_size[0]
+    found = evaluated(capsys, home / "one", home / "images", "--image-size", str(side))
+    expected = measure_accuracy(vitrail.load(home / "one", image_size=side), source, group=CPU)
+    assert {name: found[name] for name in expected} == pytest.approx(dict(expected), rel=1e-5)
+    assert found["loss"] != evaluated(capsys, home / "one", home / "images")["loss"]
+    assert found["results"][0]["setting"]["image_size"] == side

@@ -120,7 +120,12 @@ def test_a_run_learns_goes_on_and_is_read_out_by_a_linear_probe(
     capsys.readouterr()
     probe = ["fewshot", str(whole), "sample", "--shots", "all", "--probes", "logistic", "--seeds", "0", "--fresh"]
     assert main([*probe, "--device", "cpu", "--workers", "0", "--json", "--quiet"]) == 0
-    assert json.loads(capsys.readouterr().out)["results"][0]["value"] > 0.2
+    last = json.loads(capsys.readouterr().out)
+    assert last["results"][0]["value"] > 0.2
+    assert main([*probe, "--layer", "1", "--device", "cpu", "--workers", "0", "--json", "--quiet"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert (last["layer"], first["layer"]) == (None, 1)
+    assert first["results"][0]["value"] != last["results"][0]["value"]
 
 
 @pytest.mark.usefixtures("untyped")

@@ -21,6 +21,7 @@ from vitrail.cli.measuring import (
     Out,
     Precision,
     Quiet,
+    Size,
     Split,
     Work,
     Workers,
@@ -75,6 +76,7 @@ def evaluate(
     labels: Labels = None,
     mapping: Mapped = None,
     worst: Worst = 10,
+    image_size: Size = None,
     out: Out = None,
     page: Page = None,
     batch: Batch = None,
@@ -112,12 +114,12 @@ def evaluate(
     ) as work:
         for doubt in doubts:
             work.say(doubt)
-        opened = [_open(each, source, labels, mapping, work) for each in runs]
+        opened = [_open(each, source, labels, mapping, image_size, work) for each in runs]
         first, *others = [_ask(each, source, work) for each in opened]  # after all are known to fit
         if not work.how.group.leads:
             return
     found = report(first, worst=worst, other=others[0] if others else None)
-    setting = {"split": said, "precision": precision, "labels": labels, "mapping": mapping}
+    setting = {"split": said, "precision": precision, "labels": labels, "mapping": mapping, "image_size": image_size}
     rows = results(found, run=run, data=data, setting={name: value for name, value in setting.items() if value})
     time = {"seconds": round(first.found.seconds, 2), "reused": first.found.reused}
     document = document_of("evaluate", rows, run=run, data=data, split=said, **found, time=time)
@@ -191,13 +193,15 @@ def choose_images(
     return source, chosen + more, doubts
 
 
-def _open(run: str, source: "Source", labels: str | None, mapping: str | None, work: Work) -> Opened:
+def _open(
+    run: str, source: "Source", labels: str | None, mapping: str | None, image_size: int | None, work: Work
+) -> Opened:
     """Open a model and the labels to measure it by; refuse what does not fit before anything is computed."""
     from vitrail.checkpoint.load import load
     from vitrail.evaluate.answers import check_classifier
     from vitrail.evaluate.labels import Classes, read_labels, read_mapping
 
-    model = load(run, device=work.how.group.device)
+    model = load(run, image_size=image_size, device=work.how.group.device)
     check_classifier(model)
     count, names = model.config.classes or 0, model.card.class_names
     fits = count == len(source.class_names) and names in (None, source.class_names)

@@ -11,7 +11,7 @@ from rich.console import Console
 from vitrail.cli.asking import read_numbers
 from vitrail.cli.data import Pipe, Where
 from vitrail.cli.describe import Json
-from vitrail.cli.measuring import Batch, Device, Fresh, Limit, Out, Precision, Quiet, Workers, measuring
+from vitrail.cli.measuring import Batch, Device, Fresh, Limit, Out, Precision, Quiet, Size, Workers, measuring
 from vitrail.cli.render import plain_table
 
 if TYPE_CHECKING:
@@ -24,7 +24,9 @@ Seeds = Annotated[str, typer.Option(help="Each draws other images.")]
 Strength = Annotated[float, typer.Option("--l2", help="Of least squares; the authors' by default.")]
 Probes = Annotated[str, typer.Option(help="Which classifiers of the features.")]
 Neighbours = Annotated[int, typer.Option(help="That vote.")]
-Size = Annotated[int | None, typer.Option(help="Side of the images.", show_default="the model's own")]
+Layer = Annotated[
+    int | None, typer.Option(help="Read features after so many blocks, not after all.", show_default="the last")
+]
 Authors = Annotated[
     bool, typer.Option("--as-authors", help="Squash to 8/7 of the size, not antialiased, take the middle.")
 ]
@@ -41,6 +43,7 @@ def fewshot(
     probes: Probes = "ridge,knn,logistic",
     neighbours: Neighbours = 20,
     image_size: Size = None,
+    layer: Layer = None,
     as_authors: Authors = False,
     out: Out = None,
     batch: Batch = None,
@@ -62,6 +65,7 @@ def fewshot(
     from vitrail.evaluate.features import choose_sets, few_shot_table, results_of
     from vitrail.evaluate.results import document_of, write_document
     from vitrail.evaluate.shots import Settings
+    from vitrail.models.build import first_blocks
 
     settings = Settings(
         shots=tuple(None if word == "all" else read_numbers("shots", word, int)[0] for word in _words(shots)),
@@ -75,6 +79,8 @@ def fewshot(
         device, batch=batch, workers=workers, limit=limit, precision=precision, fresh=fresh, quiet=quiet
     ) as work:
         model = load(run, image_size=image_size, device=work.how.group.device)
+        if layer is not None:
+            model = first_blocks(model, layer)
         if as_authors:
             views = {"resize": "squash", "crop_share": AUTHORS_SHARE, "interpolation": "bilinear", "antialias": False}
             model.card = replace(model.card, preprocessing=replace(model.card.preprocessing, **views))
@@ -82,7 +88,9 @@ def fewshot(
         if not work.how.group.leads:
             return
     results = results_of(table, run, data, settings)
-    document = document_of("fewshot", results, split=said, left_out=table.left_out, short_classes=table.short)
+    document = document_of(
+        "fewshot", results, split=said, layer=layer, left_out=table.left_out, short_classes=table.short
+    )
     if out is not None:
         write_document(Path(out).expanduser() / "fewshot.json", document)
     if as_json:

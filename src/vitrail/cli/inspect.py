@@ -13,7 +13,7 @@ from rich.console import Console
 
 from vitrail.cli.data import Pipe
 from vitrail.cli.describe import Json
-from vitrail.cli.measuring import Device, Quiet, Split, choose_split, showing_progress
+from vitrail.cli.measuring import Device, Quiet, Size, Split, choose_split, showing_progress
 from vitrail.cli.render import harmless
 from vitrail.config.check import whole
 from vitrail.errors import ConfigError
@@ -34,7 +34,6 @@ Images = Annotated[
 ]
 Against = Annotated[str | None, typer.Option(metavar="CHECKPOINT", help="Another model, beside it.")]
 Out = Annotated[str | None, typer.Option(metavar="FOLDER", help="Where to write.", show_default="runs/inspect-NAME")]
-Size = Annotated[int | None, typer.Option(metavar="SIDE", help="Of the images.", show_default="the model's own")]
 Count = Annotated[int, typer.Option("--images", help="Images to look at, spread over all.")]
 Search = Annotated[int, typer.Option(help="Images with labels among which the surest mistakes are sought; 0: none.")]
 Bias = Annotated[bool, typer.Option("--bias/--no-bias", help="Move the images, drop and exchange their patches.")]

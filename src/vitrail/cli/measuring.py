@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vitrail.evaluate.passes import Pass
 
 Split = Annotated[str | None, typer.Option(help="Which split.", show_default="test, else val, else the only one")]
+Size = Annotated[int | None, typer.Option(metavar="SIDE", help="Of the images.", show_default="the model's own")]
 Out = Annotated[str | None, typer.Option(metavar="FOLDER", help="Write the results there too.")]
 Batch = Annotated[int | None, typer.Option(help="Images at once.", show_default="16; 256 on a GPU")]
 Workers = Annotated[int | None, typer.Option(help="Processes that decode images.", show_default="by the machine")]

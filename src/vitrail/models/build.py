@@ -1,5 +1,6 @@
 """From a name or a configuration to a module."""
 
+from dataclasses import replace
 from typing import assert_never
 
 import torch
@@ -36,6 +37,18 @@ def build(config: ModelConfig, *, seed: int, device: torch.device | str | None =
     scale = config.layer_scale if isinstance(config, ViTConfig) else None
     initialise(model, seed=seed, head_bias=config.head_bias, layer_scale=scale)
     return model
+
+
+def first_blocks(model: Model, count: int) -> ViT:
+    """Give a Vision Transformer that ends after so many blocks, and then reads as it does; it shares the weights."""
+    if not isinstance(model, ViT):
+        raise ConfigError("a BiT has no blocks to end after. Leave the layer out.")
+    shorter = skeleton(replace(model.config, depth=whole("layer", count, most=model.config.depth)))
+    assert isinstance(shorter, ViT)
+    held = model.state_dict()
+    shorter.load_state_dict({name: held[name] for name in shorter.state_dict()}, assign=True)
+    shorter.card = model.card
+    return shorter.train(model.training)
 
 
 def find_device(device: torch.device | str | None) -> torch.device:
