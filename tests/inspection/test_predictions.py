@@ -137,7 +137,10 @@ RUN += ["--steps", "4", *(word for field in SMALL for word in ("--set", field))]
 def test_a_run_is_opened_with_what_predicts_and_so_is_its_checkpoint(
     word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run, small = tmp_path / "run", ["--set", "image_size=8"] if word == "next-pixel" else ["--model", "ViT-Ti/7"]
+    run, small = (
+        tmp_path / "run",
+        ["--set", "image_size=8", "--set", "colours=16"] if word == "next-pixel" else ["--model", "ViT-Ti/7"],
+    )
     assert main(["pretrain", "sample", "--objective", word, *RUN, *small, "--out", str(run)]) == 0
     capsys.readouterr()
     model = vitrail.load(run)

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-ROUNDS = 20  # after which a palette hardly changes
+ROUNDS = 10  # after which a palette hardly changes
 CHUNK = 1 << 15  # colours that are compared at a time
 
 
@@ -17,7 +17,6 @@ def nearest(colours: Float[Tensor, "n C"], palette: Float[Tensor, "K C"]) -> Int
 
 def make_palette(colours: Float[Tensor, "n C"], count: int, *, seed: int) -> Float[Tensor, "count C"]:
     """Find `count` colours that lie near to these (k-means), from a random choice of them on."""
-    colours = colours.double()
     generator = torch.Generator().manual_seed(seed)
     distinct = torch.unique(colours, dim=0)
     order = torch.randperm(len(distinct), generator=generator)
@@ -25,7 +24,7 @@ def make_palette(colours: Float[Tensor, "n C"], count: int, *, seed: int) -> Flo
     for _ in range(ROUNDS):
         mine = nearest(colours, palette)
         counts = torch.bincount(mine, minlength=count)
-        sums = torch.zeros_like(palette).index_add_(0, mine, colours)
+        sums = torch.zeros_like(palette, dtype=torch.float64).index_add_(0, mine, colours.double())
         used = counts > 0  # one that is nobody's stays where it is
-        palette[used] = sums[used] / counts[used, None]
-    return palette.float()
+        palette[used] = (sums[used] / counts[used, None]).to(palette.dtype)
+    return palette

@@ -16,7 +16,7 @@ from vitrail.ops.palette import make_palette, nearest
 from vitrail.train.masked import judge_classes, transformer
 from vitrail.train.objective import Judged
 
-PIXELS = 1 << 18  # of the training images, that make a palette
+PIXELS = 1 << 16  # of the training images, that make a palette
 
 
 class NextPixelPrediction:
