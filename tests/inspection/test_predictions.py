@@ -137,10 +137,9 @@ RUN += ["--steps", "4", *(word for field in SMALL for word in ("--set", field))]
 def test_a_run_is_opened_with_what_predicts_and_so_is_its_checkpoint(
     word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run, small = (
-        tmp_path / "run",
-        ["--set", "image_size=8", "--set", "colours=16"] if word == "next-pixel" else ["--model", "ViT-Ti/7"],
-    )
+    run = tmp_path / "run"
+    pixels = ["--set", "image_size=8", "--set", "colours=16"]
+    small = pixels if word == "next-pixel" else ["--model", "ViT-Ti/7"]
     assert main(["pretrain", "sample", "--objective", word, *RUN, *small, "--out", str(run)]) == 0
     capsys.readouterr()
     model = vitrail.load(run)
@@ -151,12 +150,14 @@ def test_a_run_is_opened_with_what_predicts_and_so_is_its_checkpoint(
     again = open_objective(newest, vitrail.load(newest))
     assert again is not None
     assert torch.equal(predict(found, images).losses, predict(again, images).losses)
+    if word == "mae":
+        return  # its page is as the first one's
     out = tmp_path / "report"
     assert main(["inspect", str(run), "sample", "--images", "2", "--no-bias", "--out", str(out), "--quiet"]) == 0
     assert (out / "figures/predictions.png").is_file()
     said = json.loads((out / "inspection.json").read_text())
     assert len(said["predictions"]["losses"]) == 2
-    assert ("right" in said["predictions"]) == (word != "mae")
+    assert len(said["predictions"]["right"]) == 2
     assert "What it predicts without labels" in (out / "report.html").read_text()
 
 
