@@ -16,6 +16,7 @@ from vitrail.config.recipe import Training
 from vitrail.data.feed import Feed, train_feed
 from vitrail.data.source import Source
 from vitrail.models import BiT, Model, ViT
+from vitrail.models.pixels import check_encoder
 from vitrail.train.checkpoints import Checkpoints
 from vitrail.train.chores import Evaluate, Evaluation, Log, Probing, Save, Tell
 from vitrail.train.fitting import fit_micro_batch
@@ -24,7 +25,7 @@ from vitrail.train.guard import Guard
 from vitrail.train.journal import Journal
 from vitrail.train.loop import Chore, Plan
 from vitrail.train.mae import MaskedAutoencoding
-from vitrail.train.masked import MaskedPatchPrediction
+from vitrail.train.masked import MaskedPatchPrediction, transformer
 from vitrail.train.measure import measure_objective
 from vitrail.train.objective import Classification, Objective
 from vitrail.train.optimiser import Averaged, build_optimiser
@@ -245,6 +246,7 @@ def build_objective(model: Model, training: Training, palette: Callable[[NextPix
         case MaskedAutoencoder() as config:
             made = MaskedAutoencoding(model, config, seed=training.seed)
         case NextPixels() as config:
+            check_encoder(transformer(model).config)  # before the palette, which takes a while
             made = NextPixelPrediction(model, palette(config))
         case _:
             assert_never(training.objective)
