@@ -59,7 +59,7 @@ def stepper(objective: Objective, asked: argparse.Namespace, device: torch.devic
     training = Training(objective=objective, optimiser=Adam(rate=1e-4, decay=0.1), steps=1, batch=asked.batch)
     classes = CLASSES if isinstance(objective, Labels) else None
     model = create(asked.model, classes=classes, image_size=asked.image_size, device=device).train()
-    made = build_objective(model, training, lambda _: torch.empty(0))
+    made = build_objective(model, training, lambda: torch.empty(0))
     forward = torch.compile(made.module, dynamic=False) if device.type == "cuda" else made.module
     optimiser = build_optimiser(made.module, training.optimiser, None)
     samples = torch.arange(asked.batch)

@@ -14,7 +14,10 @@ def numbers(images: int, patches: int) -> NDArray[np.float64]:
     return draws(np.arange(images), 3 * patches, 0, 0, 50)
 
 
-@pytest.mark.parametrize(("patches", "share", "expected"), [(16, 0.5, 8), (15, 0.5, 8), (196, 0.5, 98), (49, 0.15, 7)])
+@pytest.mark.parametrize(
+    ("patches", "share", "expected"),
+    [(16, 0.5, 8), (15, 0.5, 8), (196, 0.5, 98), (49, 0.15, 7), (49, 0.5, 25), (5, 0.5, 3)],
+)
 def test_exactly_the_share_is_corrupted_in_every_image(patches: int, share: float, expected: int) -> None:
     found = plan_corruption(numbers(200, patches), share, 0.8, 0.1)
     assert found.patches.shape == found.kinds.shape == found.others.shape == (200, expected)

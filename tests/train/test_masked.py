@@ -75,7 +75,7 @@ def test_half_of_the_patches_are_asked_for_and_each_sample_has_its_own() -> None
     made = objective()
     part = batch(made)
     _, patches, kinds, others = made.inputs(part)
-    assert patches.shape == (4, 8)  # of 15: half, rounded to even
+    assert patches.shape == (4, 8)  # of 15: half, rounded up
     assert len({tuple(row) for row in patches.tolist()}) > 1
     later = made.inputs(part._replace(epoch=3))[1]
     assert not torch.equal(patches, later)
@@ -280,5 +280,5 @@ def test_models_and_recipes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"the model has 1\. Set target=pixels"):
         MaskedPatchPrediction(family("vit", channels=1), MaskedPatches(), seed=0)
     mixing = recipe("scratch").training.augmentation
-    with pytest.raises(ConfigError, match=r"mixup and cutmix and erasing change them\. Set mixup=0 and cutmix=0"):
+    with pytest.raises(ConfigError, match=r"not changed by mixup and cutmix and erasing\. Set mixup=0 and cutmix=0"):
         Training(objective=MaskedPatches(), augmentation=mixing, steps=1)

@@ -132,7 +132,7 @@ def test_a_run_learns_goes_on_and_is_read_out_by_a_linear_probe(
 def test_what_makes_no_sense_is_refused() -> None:
     for changes, words in (
         ({"stem": PatchStem(patch=2), "image_size": (4, 6)}, "needs a token for every pixel"),
-        ({"causal": False}, r"needs a causal model\. Set model\.causal=true"),
+        ({"causal": False}, r"needs a causal model\. Take a name such as ViT-Ti/1"),
         ({"pooling": "token"}, "it sees nothing of the image; got pooling='token'"),
         ({"attention": "axial"}, "take attention='full' with it"),
         ({"causal": "yes"}, "causal must be"),

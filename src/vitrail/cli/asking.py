@@ -99,10 +99,10 @@ def settle(asked: Asked, splits: "Mapping[str, Source]", *, later: Sequence[str]
     whole = training_split(splits)
     if isinstance(whole, RemoteShards) and (asked.recipe is None or not asked.flags.get("steps")):
         raise ConfigError("of a stream nothing is known ahead. Say --model, --recipe and --steps.")
+    learned = objective_of(asked)
+    if learned == "next-pixel" and asked.model is None:
+        asked = replace(asked, model=PIXELS)
     if asked.recipe is None:
-        learned = objective_of(asked)
-        if learned == "next-pixel" and asked.model is None:
-            asked = replace(asked, model=PIXELS)
         own = ("image_size",) if learned == "next-pixel" else ()
         known = config_of(asked.model) if asked.model is not None and is_checkpoint(asked.model) else None
         found = choose(
@@ -114,7 +114,8 @@ def settle(asked: Asked, splits: "Mapping[str, Source]", *, later: Sequence[str]
             small=asked.kind == "finetune" and known is not None and parameters(known).total < SMALL,
             given={*asked.flags, *names_of(asked.settings), *later, *own},
         )
-        return found if learned == "labels" else plain_images(found, learned)
+        small = learned == "next-pixel" and "image_size" not in names_of(asked.settings)
+        return found if learned == "labels" else plain_images(found, small=small)
     if asked.model is None:
         raise ConfigError(
             f"--recipe {asked.recipe} needs a model. Say --model, a name such as ViT-B/16 or a checkpoint."
@@ -142,11 +143,11 @@ def needs_labels(asked: Asked) -> bool:
     return objective_of(asked) == "labels"
 
 
-def plain_images(choice: "Choice", learned: str) -> "Choice":
-    """Leave out what changes images where they are what is to be predicted; few pixels where each is a token."""
+def plain_images(choice: "Choice", *, small: bool) -> "Choice":
+    """Leave out what changes images where they are what is to be predicted; `small` where each pixel is a token."""
     changes: dict[str, object] = {"smoothing": 0.0, "augmentation": Augmentation(area=(0.3, 1.0))}
     reasons = [*choice.reasons, "but flips and crops alone, and no labels"]
-    if learned == "next-pixel":
+    if small:
         changes["image_size"] = (32, 32)
         reasons.append("32 x 32 pixels, each a token of a model that is causal")
     return replace(choice, training=adjust(choice.training, changes), reasons=tuple(reasons))
@@ -213,6 +214,11 @@ def refuse_settings(asked: Asked, reasons: Mapping[str, str]) -> None:
     for name in names_of(asked.settings):
         if (reason := reasons.get(name.rpartition(".")[2])) is not None:
             raise ConfigError(f"--set {name} is not taken here: {reason}")
+    if (learned := objective_of(asked)) != "labels":
+        raise ConfigError(
+            f"accuracy is measured here, so labels are what is learned; got objective {learned}. "
+            f"Pre-train with vitrail pretrain --objective {learned}, and give that run as --model."
+        )
 
 
 def program() -> str:

@@ -93,8 +93,8 @@ class _Lines:
 
 def _training(record: Mapping[str, Any]) -> str:
     clock = record["time"]
-    words = f"loss {record['loss']:.3f} acc {record['accuracy']:.1%} rate {record['rate']:.1e}"
-    words += f" {clock['images_per_second']:,.0f}/s"
+    right = f" acc {record['accuracy']:.1%}" if "accuracy" in record else ""
+    words = f"loss {record['loss']:.3f}{right} rate {record['rate']:.1e} {clock['images_per_second']:,.0f}/s"
     if clock["memory"] is not None:
         words += f" {clock['memory'] / 2**30:.1f}G"
     return words + (f" {record['left_out']:,} left out" if record["left_out"] else "")

@@ -232,11 +232,15 @@ def _print_outcome(outcome: "Outcome", asked: Asked, probe: str | None, *, as_js
             gone = outcome.metrics.get(name.replace("accuracy", "left_out"), 0)
             lost = f"; {gone:,.0f} could not be decoded" if gone else ""
             console.print(f"  {outcome.metrics[name]:.2%} of {count:,.0f} {words}{lost}", markup=False)
+        elif (part := name.removesuffix("accuracy")) + "loss" in outcome.metrics:  # learned without labels
+            loss, count = (outcome.metrics[part + word] for word in ("loss", "images"))
+            console.print(f"  loss {loss:.4f} on {count:,.0f} {words}", markup=False)
     console.print("Next:", markup=False)
     data = shlex.quote(asked.data)
     if not needs_labels(asked):  # nothing was learned of classes yet
         data = shlex.quote(probe or (asked.data if outcome.labelled else "SOURCE"))
         console.print(f"  {program()} finetune {data} --model {shlex.quote(out)}", markup=False)
+        console.print(f"  {program()} inspect {shlex.quote(out)} {data}", markup=False)
         console.print(f"  {program()} fewshot {shlex.quote(out)} {data}", markup=False)
     else:
         console.print(f"  {program()} evaluate {shlex.quote(out)} {data}", markup=False)

@@ -30,7 +30,10 @@ class MaskedPatches:
         if not self.corrupted:
             raise ConfigError("corrupted must be more than 0: nothing else is predicted.")
         if self.masked + self.replaced > 1:
-            raise ConfigError(f"masked and replaced are shares of one whole; got {self.masked} and {self.replaced}.")
+            raise ConfigError(
+                f"masked and replaced are shares of one whole; got {self.masked} and {self.replaced}. "
+                "Set masked=0.8 and replaced=0.1."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

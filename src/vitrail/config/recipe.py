@@ -165,10 +165,12 @@ class Training:
         if changing:
             cure = " and ".join(f"{name}=0" for name in changing)
             raise ConfigError(
-                f"images are to be predicted as they are; {' and '.join(changing)} change them. Set {cure}."
+                f"images are to be predicted as they are, not changed by {' and '.join(changing)}. Set {cure}."
             )
-        if self.margin is not None or self.held_out:
-            raise ConfigError("margin and held_out are of classes, and the objective has none. Leave them out.")
+        usual = {"margin": None, "held_out": 0.0, "smoothing": 0.0, "loss": "softmax", "head_bias": 0.0}
+        if said := [name for name, value in usual.items() if getattr(self, name) != value]:
+            cure = " and ".join(f"{name}={'none' if usual[name] is None else usual[name]}" for name in said)
+            raise ConfigError(f"{' and '.join(said)} are of classes, and the objective has none. Set {cure}.")
 
     def _check_margin(self) -> None:
         if self.margin is None:

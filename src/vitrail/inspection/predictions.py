@@ -97,8 +97,7 @@ def predict(objective: Predicting, images: Float[Tensor, "B C H W"]) -> Predicti
                 shown, words = _pixels(objective, outputs, inputs), PIXELS
         levels = (unscale(picture, objective.encoder.card.preprocessing) for picture in shown)
         read, made = (picture.round().clamp(0, 255).to(torch.uint8).cpu() for picture in levels)
-    values = words in (CORRUPTED["pixels"], HIDDEN, SCALED)  # which are never right or wrong
-    return Predictions(words, read, made, losses.cpu(), None if values else right.float().cpu())
+    return Predictions(words, read, made, losses.cpu(), right.float().cpu() if objective.counts else None)
 
 
 CORRUPTED: dict[Target, str] = {

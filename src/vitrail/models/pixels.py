@@ -38,4 +38,4 @@ def check_encoder(config: ViTConfig) -> None:
             "next-pixel prediction needs a token for every pixel: patches of side 1, as of ViT-Ti/1. Take such a model."
         )
     if not config.causal:
-        raise ConfigError("next-pixel prediction needs a causal model. Set model.causal=true and model.pooling=mean.")
+        raise ConfigError("next-pixel prediction needs a causal model. Take a name such as ViT-Ti/1, or a run of it.")

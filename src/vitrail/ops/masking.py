@@ -24,6 +24,11 @@ class Corruption(NamedTuple):
     others: Int64[NDArray, "B M"]  # whose embedding comes in its place, where it is OTHER; never its own
 
 
+def count_of(share: float, patches: int) -> int:
+    """Round a share of the patches to whole ones, a half up."""
+    return int(share * patches + 0.5)
+
+
 def choose_patches(u: Float[NDArray, "B N"], count: int) -> Int64[NDArray, "B M"]:
     """Choose exactly so many patches of every image, each as likely, in rising order."""
     return np.sort(np.argsort(u, axis=1, kind="stable")[:, :count], axis=1)
@@ -31,7 +36,7 @@ def choose_patches(u: Float[NDArray, "B N"], count: int) -> Int64[NDArray, "B M"
 
 def choose_visible(u: Float[NDArray, "B N"], masked: float) -> tuple[Int64[NDArray, "B V"], Int64[NDArray, "B M"]]:
     """Part the patches of every image, each in rising order: those that are seen, and a share that is hidden."""
-    seen = u.shape[1] - round(masked * u.shape[1])
+    seen = u.shape[1] - count_of(masked, u.shape[1])
     order = np.argsort(u, axis=1, kind="stable")
     return np.sort(order[:, :seen], axis=1), np.sort(order[:, seen:], axis=1)
 
@@ -61,7 +66,7 @@ def plan_corruption(u: Float[NDArray, "B N3"], share: float, masked: float, repl
         raise ShapeError(f"expected {EACH} numbers for every patch; got {u.shape[1]} an image.")
     count = u.shape[1] // EACH
     rank, kind, other = (u[:, part * count : (part + 1) * count] for part in range(EACH))
-    patches = choose_patches(rank, round(share * count))
+    patches = choose_patches(rank, count_of(share, count))
     luck = np.take_along_axis(kind, patches, axis=1)
     kinds = np.where(luck < masked, MASK, np.where(luck < masked + replaced, OTHER, KEPT))
     steps = 1 + np.floor(np.take_along_axis(other, patches, axis=1) * max(count - 1, 1)).astype(np.int64)

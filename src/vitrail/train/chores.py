@@ -24,8 +24,11 @@ Evaluate = Callable[[], Mapping[str, float]]  # on every rank; the same numbers 
 class Log:
     """Loss, accuracy, rate and speed since the last line."""
 
-    def __init__(self, every: int, journal: Journal, group: Group, tell: Tell, guard: Guard) -> None:
+    def __init__(
+        self, every: int, journal: Journal, group: Group, tell: Tell, guard: Guard, *, counts: bool = True
+    ) -> None:
         self.every, self.journal, self.group, self.tell, self.guard = every, journal, group, tell, guard
+        self.counts = counts  # whether answers are right or wrong
         self.clock, self.before = time.perf_counter(), 0.0
 
     def begin(self, state: State) -> None:
@@ -44,7 +47,10 @@ class Log:
         self.clock = time.perf_counter()
         record: dict[str, Any] = {"kind": "train", "step": state.step, "epoch": state.epoch}
         count = max(images, 1)
-        record |= {"loss": loss / count, "accuracy": correct / count, "rate": state.rate, "norm": float(state.norm)}
+        record["loss"] = loss / count
+        if self.counts:
+            record["accuracy"] = correct / count
+        record |= {"rate": state.rate, "norm": float(state.norm)}
         record |= {"images": int(images), "left_out": len(state.bad)}
         record["time"] = {
             "images_per_second": (images - self.before) / seconds,

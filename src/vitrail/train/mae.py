@@ -19,6 +19,8 @@ EPSILON = 1e-6  # of a patch's variance
 class MaskedAutoencoding:
     """Hides patches by the sample's own random numbers, and asks for their pixels."""
 
+    counts = False
+
     def __init__(self, model: Model, objective: MaskedAutoencoder, *, seed: int) -> None:
         self.encoder, self.objective, self.seed = transformer(model), objective, seed
         self.module: nn.Module = MaskedAutoencoderModel(self.encoder, objective, seed=seed)

@@ -19,7 +19,7 @@ from vitrail.models import Model, ViT
 from vitrail.models.masked import MaskedPatchModel
 from vitrail.ops import patchify
 from vitrail.ops.colours import COLOURS, SMALL, mean_colours, small_colours
-from vitrail.ops.masking import EACH, plan_corruption, take
+from vitrail.ops.masking import EACH, count_of, plan_corruption, take
 from vitrail.ops.order import draws
 from vitrail.train.objective import Judged
 
@@ -36,6 +36,7 @@ class MaskedPatchPrediction:
                 f"colours are of images with 3 channels; the model has {model.config.channels}. Set target=pixels."
             )
         self.encoder, self.objective, self.seed = model, objective, seed
+        self.counts = objective.target != "pixels"
         check_share(model, "corrupted", objective.corrupted)
         self.module: nn.Module = MaskedPatchModel(model, objective, seed=seed)
 
@@ -79,13 +80,18 @@ def transformer(model: Model) -> ViT:
         raise ConfigError(
             "patches and pixels are hidden from a Vision Transformer; a BiT has none. Take another model."
         )
+    if model.hidden is not None:
+        raise ConfigError(
+            "the tanh layer before the head is of labels: nothing would train it. Set model.representation_width=none, "
+            "or take a checkpoint without it."
+        )
     return model
 
 
 def check_share(encoder: ViT, name: str, share: float, *, leaves: int = 0) -> None:
     """Refuse a share of the patches that is none of them, or leaves fewer than it must."""
     rows, cols = encoder.config.grid
-    count = round(share * rows * cols)
+    count = count_of(share, rows * cols)
     if not 0 < count <= rows * cols - leaves:
         raise ConfigError(
             f"{name}={share:g} of {rows} x {cols} patches is {count}; expected 1 to {rows * cols - leaves}. "

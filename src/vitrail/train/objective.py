@@ -24,6 +24,7 @@ class Objective(Protocol):
     """Asks and judges; one for a run."""
 
     module: nn.Module  # what is called and trained: the model, or the model and what predicts from it
+    counts: bool  # whether answers are right or wrong; values are neither
 
     def inputs(self, part: Batch) -> tuple[Tensor, ...]:
         """Give what the module is called with."""
@@ -36,6 +37,8 @@ class Objective(Protocol):
 
 class Classification:
     """The labels of the images: the paper's supervised training and fine-tuning."""
+
+    counts = True
 
     def __init__(self, model: Model, config: Training) -> None:
         self.module: nn.Module = model

@@ -7,20 +7,26 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.config.objective import NextPixels
-from vitrail.data.feed import Feed
+from vitrail.config.recipe import Training
+from vitrail.data.feed import train_feed
 from vitrail.data.loader import Batch
+from vitrail.data.source import Source
 from vitrail.errors import DataError
 from vitrail.models import Model
 from vitrail.models.pixels import NextPixelModel
 from vitrail.ops.palette import make_palette, nearest
+from vitrail.train.group import gathered
 from vitrail.train.masked import judge_classes, transformer
 from vitrail.train.objective import Judged
 
 PIXELS = 1 << 16  # of the training images, that make a palette
+TOGETHER = 64  # images that are read at once for it
 
 
 class NextPixelPrediction:
     """Turns images into colours of a palette, and asks for each from those before it."""
+
+    counts = True
 
     def __init__(self, model: Model, palette: Float[Tensor, "K C"]) -> None:
         self.encoder = transformer(model)
@@ -30,23 +36,36 @@ class NextPixelPrediction:
         """The number of every pixel's colour."""
         assert isinstance(self.module, NextPixelModel)
         pixels = part.images.permute(0, 2, 3, 1)  # B H W C
-        return (nearest(pixels.flatten(0, 2), self.module.palette).unflatten(0, pixels.shape[:3]),)
+        palette = gathered(self.module.palette.detach())
+        return (nearest(pixels.flatten(0, 2), palette).unflatten(0, pixels.shape[:3]),)
 
     def judge(self, outputs: Tensor, part: Batch, inputs: tuple[Tensor, ...]) -> Judged:
         """Compare at every pixel, the first too; each image's mean."""
         return judge_classes(outputs, inputs[0].flatten(1))
 
 
-def palette_of(feed: Feed, objective: NextPixels, *, seed: int) -> Float[Tensor, "K C"]:
-    """Make the palette of the first training images, in the numbers that the model reads, on the CPU."""
+def palette_of(source: Source, model: Model, training: Training) -> Float[Tensor, "K C"]:
+    """Make the palette of the first training images, in the numbers that the model reads; for all processes alike."""
+    assert isinstance(training.objective, NextPixels)
+    config = model.config
+    feed = train_feed(
+        source,
+        config.image_size,
+        batch=TOGETHER,
+        augmentation=training.augmentation,
+        preprocessing=model.card.preprocessing,
+        seed=training.seed,
+        channels=config.channels,
+        limit=training.limit,
+    )
     found: list[Tensor] = []
     with closing(feed.epoch(0)) as batches:
         for batch in batches:
-            found.append(batch.images.permute(0, 2, 3, 1).flatten(0, 2).cpu())  # BHW C
+            found.append(batch.images.permute(0, 2, 3, 1).flatten(0, 2))  # BHW C
             if sum(len(part) for part in found) >= PIXELS:
                 break
-    pixels = torch.cat(found)
+    pixels = torch.cat(found) if found else torch.empty(0)
     if not len(pixels):
         raise DataError("no image of the first epoch could be decoded, and the palette is made of them.")
-    chosen = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(seed))[:PIXELS]
-    return make_palette(pixels[chosen], objective.colours, seed=seed)
+    chosen = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(training.seed))[:PIXELS]
+    return make_palette(pixels[chosen], training.objective.colours, seed=training.seed)

@@ -87,7 +87,12 @@ def prepare(task: Task, parts: Parts, group: Group, measure: Measure, tell: Tell
     model = build_model(task, training, parts.train.class_names).to(group.device)
     feed = build_feed(task, parts.train, model, group)
     training, steps, said = settle(training, feed.loader)
-    objective = build_objective(model, training, lambda config: group.from_leader(palette_of(feed, config, seed=0)))
+
+    def palette() -> Tensor:
+        tell({"kind": "note", "text": "making a palette of the training images"})
+        return group.from_leader(palette_of(parts.train, model, training) if group.leads else None)
+
+    objective = build_objective(model, training, palette)
     forward, hold = wrap(model, objective.module, training, group)
     optimiser = build_optimiser(objective.module, training.optimiser, training.layer_decay)
     state = State(
@@ -169,7 +174,7 @@ def build_chores(
     assert config.evaluate_every is not None
     assert config.probe_every is not None
     assert config.save_every is not None
-    log = Log(config.log_every, journal, group, tell, plan.guard)
+    log = Log(config.log_every, journal, group, tell, plan.guard, counts=plan.objective.counts)
     save = Save(
         config.save_every,
         checkpoints,
@@ -236,7 +241,7 @@ def choose_precision(training: Training, device: torch.device) -> str:
     )
 
 
-def build_objective(model: Model, training: Training, palette: Callable[[NextPixels], Tensor]) -> Objective:
+def build_objective(model: Model, training: Training, palette: Callable[[], Tensor]) -> Objective:
     """Make what is learned from the images; a palette where one is needed."""
     match training.objective:
         case Labels():
@@ -245,9 +250,9 @@ def build_objective(model: Model, training: Training, palette: Callable[[NextPix
             made = MaskedPatchPrediction(model, config, seed=training.seed)
         case MaskedAutoencoder() as config:
             made = MaskedAutoencoding(model, config, seed=training.seed)
-        case NextPixels() as config:
+        case NextPixels():
             check_encoder(transformer(model).config)  # before the palette, which takes a while
-            made = NextPixelPrediction(model, palette(config))
+            made = NextPixelPrediction(model, palette())
         case _:
             assert_never(training.objective)
     made.module.to(next(model.parameters()).device)

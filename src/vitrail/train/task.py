@@ -191,14 +191,14 @@ def build_model(task: Task, training: Training, classes: tuple[str, ...]) -> Mod
     changes.setdefault("head_bias", training.head_bias)
     if training.image_size is not None:
         changes["image_size"] = training.image_size
-    if isinstance(training.objective, NextPixels):
-        changes = {"causal": True, "pooling": "mean", **changes}
     changes["classes"] = len(classes) if isinstance(training.objective, Labels) else None
     known = config_of(task.model) if is_checkpoint(task.model) else None
     if training.margin is not None:
         changes.setdefault("cosine_scale", known.cosine_scale or SCALE if known else SCALE)
         if changes["cosine_scale"] is None:
             raise ConfigError("margin needs a classifier by cosines. Leave model.cosine_scale out, or set margin=none.")
+    if isinstance(training.objective, NextPixels) and known is None:
+        changes = {"causal": True, "pooling": "mean", **changes}
     if known is not None:
         model = load(task.model, **_for_kind(changes, type(known)))  # pyright: ignore[reportArgumentType]
         if isinstance(model.head, CosineHead):  # directions are drawn, and a run has its own
@@ -206,7 +206,7 @@ def build_model(task: Task, training: Training, classes: tuple[str, ...]) -> Mod
             weight.data.copy_(draw(DIRECTIONS, weight.shape, training.seed))
     else:
         kind, values = row(task.model)
-        if training.hidden and kind is ViTConfig:
+        if training.hidden and kind is ViTConfig and isinstance(training.objective, Labels):
             changes.setdefault("representation_width", values["width"])
         model = create(task.model, seed=training.seed, **_for_kind(changes, kind))  # pyright: ignore[reportArgumentType]
     before = tuple(name for name in model.card.without_names().seen if name not in classes)
