@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from timing import settle
 
 from vitrail.config.augment import Augmentation, RandAugment
 from vitrail.config.card import Preprocessing
@@ -85,12 +86,6 @@ def rate(step: Callable[[int], object], device: torch.device, seconds: float) ->
             settle(device)  # so that the queue, which the host fills faster, does not outrun the clock
     settle(device)
     return done / (time.perf_counter() - start)
-
-
-def settle(device: torch.device) -> None:
-    """Wait for the device."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ A figure is the median of the repeats, with the lowest and highest, and the rati
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
 
 import torch
+from timing import rate
 
 from vitrail.config.objective import Labels, MaskedAutoencoder, MaskedPatches, Objective
 from vitrail.config.recipe import Adam, Training
@@ -78,22 +78,6 @@ def stepper(objective: Objective, asked: argparse.Namespace, device: torch.devic
     for _ in range(3):
         step()
     return step
-
-
-def rate(step: Callable[[], object], steps: int, batch: int, device: torch.device) -> float:
-    """Time some steps."""
-    settle(device)
-    start = time.perf_counter()
-    for _ in range(steps):
-        step()
-    settle(device)
-    return batch * steps / (time.perf_counter() - start)
-
-
-def settle(device: torch.device) -> None:
-    """Wait for the device."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ import os
 import shutil
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from timing import rate
 from torch import nn
 
 from vitrail.config.augment import Augmentation, RandAugment
@@ -94,22 +94,6 @@ def stepper(model: nn.Module, batch: int, device: torch.device) -> Callable[[], 
     for _ in range(5):
         step()
     return step
-
-
-def rate(step: Callable[[], object], steps: int, batch: int, device: torch.device) -> float:
-    """Time some steps."""
-    settle(device)
-    start = time.perf_counter()
-    for _ in range(steps):
-        step()
-    settle(device)
-    return batch * steps / (time.perf_counter() - start)
-
-
-def settle(device: torch.device) -> None:
-    """Wait for the device."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def loop(arguments: argparse.Namespace) -> list[float]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from vitrail.checkpoint.archives import write_safetensors
-from vitrail.checkpoint.archives.safe import SafeArchive
+from vitrail.checkpoint.archives.safe import read_safetensors
 from vitrail.checkpoint.layouts.base import NOTE
 from vitrail.checkpoint.place import FORMAT, OBJECTIVE, RUN_FILES, WEIGHTS
 from vitrail.config import Card, ModelConfig, ViTConfig, encode, to_document
@@ -31,22 +31,16 @@ def write_run(
     tensors: Mapping[str, Tensor],
     card: Card,
     predictor: Predictor | None = None,
-) -> None:
-    """Write the files of a model into a folder; checksums are the caller's."""
-    write_documents(folder, run_documents(config, card))
-    _write_tensors(folder, config, tensors, predictor)
-
-
-def _write_tensors(
-    folder: Path, config: ModelConfig, tensors: Mapping[str, Tensor], predictor: Predictor | None
 ) -> list[str]:
-    """Write weights, and what predicts from them where there is such; give the names of the files."""
+    """Write the files of a model into a folder, and give their names; checksums are the caller's."""
+    documents = run_documents(config, card)
+    write_documents(folder, documents)
     write_safetensors(folder / WEIGHTS, tensors, {NOTE: json.dumps({"model": encode(config)})})
     if predictor is None:
-        return [WEIGHTS]
+        return [*documents, WEIGHTS]
     note = {"objective": encode_objective(predictor.objective)}
     write_safetensors(folder / OBJECTIVE, predictor.tensors, {NOTE: json.dumps(note)})
-    return [WEIGHTS, OBJECTIVE]
+    return [*documents, WEIGHTS, OBJECTIVE]
 
 
 def read_predictor(folder: Path) -> Predictor | None:
@@ -54,14 +48,11 @@ def read_predictor(folder: Path) -> Predictor | None:
     path = folder / OBJECTIVE
     if not path.is_file():
         return None
-    archive = SafeArchive(path)
+    tensors, notes = read_safetensors(path)
     try:
-        objective = decode_objective(json.loads(archive.notes[NOTE])["objective"])
-        return Predictor(objective, {name: archive.read(name) for name in archive.entries})
+        return Predictor(decode_objective(json.loads(notes[NOTE])["objective"]), tensors)
     except (KeyError, TypeError, ValueError, ConfigError) as error:
         raise CheckpointError(f"{path} does not say what it predicts: {error!r}. Copy it again.") from error
-    finally:
-        archive.close()
 
 
 def renew_run(
@@ -72,13 +63,12 @@ def renew_run(
     predictor: Predictor | None = None,
 ) -> None:
     """Write a model into a folder that holds other things too, over one that is there, each file whole."""
-    documents = run_documents(config, card)
     (folder / SUMS).unlink(missing_ok=True)  # what it says is about to change
+    names = write_run(folder, config, tensors, card, predictor)
     for name in RUN_FILES:
-        if name == OBJECTIVE or (name.endswith(".json") and name not in documents):
+        if name not in names:
             (folder / name).unlink(missing_ok=True)
-    write_documents(folder, documents)
-    write_sums(folder, [*documents, *_write_tensors(folder, config, tensors, predictor)])
+    write_sums(folder, names)
 
 
 def run_documents(config: ModelConfig, card: Card) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Literal, get_args
 from vitrail.config.check import DEEPEST, one_of, share, truth, whole
 from vitrail.errors import ConfigError
 
+HEAD = 32  # features of a head of a decoder, as MAE's authors have it
 Target = Literal["mean-colour", "small-colours", "pixels"]
 
 
@@ -51,8 +52,8 @@ class MaskedAutoencoder:
         object.__setattr__(self, "decoder_depth", whole("decoder_depth", self.decoder_depth, most=DEEPEST))
         if self.decoder_width is not None:
             object.__setattr__(self, "decoder_width", whole("decoder_width", self.decoder_width))
-            if self.decoder_width % 32:
-                raise ConfigError(f"decoder_width must be a multiple of 32; got {self.decoder_width}.")
+            if self.decoder_width % HEAD:
+                raise ConfigError(f"decoder_width must be a multiple of {HEAD}; got {self.decoder_width}.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from vitrail.checkpoint.place import find
 from vitrail.checkpoint.run import read_predictor
-from vitrail.config.objective import Labels, MaskedAutoencoder, MaskedPatches, NextPixels, Target
+from vitrail.config.objective import Labels, Target
+from vitrail.config.recipe import Training
 from vitrail.data.loader import Batch
 from vitrail.data.transforms import scale, unscale
 from vitrail.errors import CheckpointError
@@ -24,6 +25,7 @@ from vitrail.ops.masking import MASK, OTHER, put, take
 from vitrail.train.mae import MaskedAutoencoding, scale_of
 from vitrail.train.masked import MaskedPatchPrediction, cover
 from vitrail.train.pixels import NextPixelPrediction
+from vitrail.train.prepare import build_objective
 
 GREY = 128  # the level of what is hidden
 
@@ -51,17 +53,11 @@ def open_objective(checkpoint: str | os.PathLike[str], model: Model) -> Predicti
     """Open what predicts from a model beside its checkpoint; none where it learned labels, or came without."""
     folder = find(checkpoint).run
     saved = None if folder is None else read_predictor(folder)
-    if saved is None or not isinstance(model, ViT):
+    if saved is None or isinstance(saved.objective, Labels) or not isinstance(model, ViT):
         return None
-    match saved.objective:
-        case Labels():
-            return None
-        case MaskedPatches() as config:
-            made = MaskedPatchPrediction(model, config, seed=0)
-        case MaskedAutoencoder() as config:
-            made = MaskedAutoencoding(model, config, seed=0)
-        case NextPixels():
-            made = NextPixelPrediction(model, saved.tensors[OWN + "palette"])
+    training = Training(objective=saved.objective, steps=1)
+    made = build_objective(model, training, lambda: saved.tensors[OWN + "palette"])
+    assert isinstance(made, Predicting)
     wanted = {name for name, _ in made.module.named_parameters() if not name.startswith("encoder.")}
     given = {name.removeprefix(OWN): value for name, value in saved.tensors.items()}
     try:
@@ -74,7 +70,6 @@ def open_objective(checkpoint: str | os.PathLike[str], model: Model) -> Predicti
         raise CheckpointError(
             f"what predicts from {checkpoint} does not fit the model: {error}. Copy it again."
         ) from None
-    made.module.to(next(model.parameters()).device)
     return made
 
 

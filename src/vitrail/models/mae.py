@@ -5,7 +5,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from vitrail.config import Grid, PatchStem, RelativePositions, Sinusoidal2DPositions, ViTConfig
-from vitrail.config.objective import MaskedAutoencoder
+from vitrail.config.objective import HEAD, MaskedAutoencoder
 from vitrail.errors import ConfigError
 from vitrail.models.encoder import Block, Blocks
 from vitrail.models.initialise import draw
@@ -17,7 +17,6 @@ from vitrail.models.vit import ViT
 from vitrail.ops import patchify
 from vitrail.ops.masking import put, take
 
-HEAD = 32  # features of a head of the decoder, as the authors'
 STEP, WIDEST = 64, 512  # of the decoder's width, where it is not said
 
 

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from vitrail.errors import ShapeError
 
-Reals = NDArray[np.float64]
-Places = NDArray[np.int64]
 MASK, OTHER, KEPT = 0, 1, 2  # what becomes of a corrupted patch
 EACH = 3  # numbers a patch: its rank, its kind, the other patch
 

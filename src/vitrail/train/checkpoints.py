@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from vitrail.checkpoint.archives.safe import SafeArchive, write_safetensors
+from vitrail.checkpoint.archives.safe import read_safetensors, write_safetensors
 from vitrail.checkpoint.place import RUN_FILES, SAVED, WEIGHTS, checkpoints_of, read_document
 from vitrail.checkpoint.run import Predictor, read_predictor, write_run
 from vitrail.config import Card
@@ -105,18 +105,10 @@ def check(path: Path) -> None:
 def read_into(state: State, path: Path) -> dict[str, Any]:
     """Make a state what a checkpoint holds."""
     document = read_document(path / STATE)
-    weights, others = _read(path / WEIGHTS), _read(path / TENSORS)
+    weights, others = (read_safetensors(path / name)[0] for name in (WEIGHTS, TENSORS))
     own = read_predictor(path)
     state.restore(document, weights, others if own is None else {**others, **own.tensors})
     return document
-
-
-def _read(path: Path) -> dict[str, Any]:
-    archive = SafeArchive(path)
-    try:
-        return {name: archive.read(name) for name in archive.entries}
-    finally:
-        archive.close()
 
 
 def _aside(path: Path) -> Path:

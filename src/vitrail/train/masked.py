@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitrail.config import ViTConfig
 from vitrail.config.objective import MaskedPatches
 from vitrail.data.loader import Batch
 from vitrail.data.transforms import unscale
@@ -49,17 +48,14 @@ class MaskedPatchPrediction:
     def judge(self, outputs: Tensor, part: Batch, inputs: tuple[Tensor, ...]) -> Judged:
         """Compare at the corrupted patches alone, those that were kept as they are too; each image's mean."""
         images, patches, *_ = inputs
-        config = self.encoder.config
-        assert isinstance(config, ViTConfig)
-        rows, cols = config.stem.grid(*images.shape[2:])
-        side = config.stem.stride
+        (rows, cols), side = self.encoder.grid_of(images), self.encoder.config.stem.stride
         whole = cover(images.float(), rows * side, cols * side)
-        levels = unscale(whole, self.encoder.card.preprocessing)
+        scaling = self.encoder.card.preprocessing
         match self.objective.target:
             case "mean-colour":
-                return judge_classes(outputs, mean_colours(levels, side).gather(1, patches))
+                return judge_classes(outputs, mean_colours(unscale(whole, scaling), side).gather(1, patches))
             case "small-colours":
-                wanted = small_colours(levels, side)  # B N 16
+                wanted = small_colours(unscale(whole, scaling), side)  # B N 16
                 chosen = take(wanted, patches).flatten(1)
                 return judge_classes(outputs.unflatten(2, (SMALL * SMALL, COLOURS)).flatten(1, 2), chosen)
             case "pixels":

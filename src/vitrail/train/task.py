@@ -191,7 +191,8 @@ def build_model(task: Task, training: Training, classes: tuple[str, ...]) -> Mod
     changes.setdefault("head_bias", training.head_bias)
     if training.image_size is not None:
         changes["image_size"] = training.image_size
-    changes["classes"] = len(classes) if isinstance(training.objective, Labels) else None
+    labels = isinstance(training.objective, Labels)
+    changes["classes"] = len(classes) if labels else None
     known = config_of(task.model) if is_checkpoint(task.model) else None
     if training.margin is not None:
         changes.setdefault("cosine_scale", known.cosine_scale or SCALE if known else SCALE)
@@ -206,12 +207,11 @@ def build_model(task: Task, training: Training, classes: tuple[str, ...]) -> Mod
             weight.data.copy_(draw(DIRECTIONS, weight.shape, training.seed))
     else:
         kind, values = row(task.model)
-        if training.hidden and kind is ViTConfig and isinstance(training.objective, Labels):
+        if training.hidden and kind is ViTConfig and labels:
             changes.setdefault("representation_width", values["width"])
         model = create(task.model, seed=training.seed, **_for_kind(changes, kind))  # pyright: ignore[reportArgumentType]
     before = tuple(name for name in model.card.without_names().seen if name not in classes)
-    names = classes if isinstance(training.objective, Labels) else None
-    model.card = replace(model.card, class_names=names, seen=before, metrics={})
+    model.card = replace(model.card, class_names=classes if labels else None, seen=before, metrics={})
     return model.train()
 
 

@@ -71,6 +71,15 @@ class SafeArchive(Archive):
         os.close(self._file)
 
 
+def read_safetensors(path: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]:
+    """Read every tensor of a file, and its notes."""
+    archive = SafeArchive(path)
+    try:
+        return {name: archive.read(name) for name in archive.entries}, archive.notes
+    finally:
+        archive.close()
+
+
 def write_safetensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> None:
     """Write tensors with notes, to a temporary name that is renamed last; the same bytes for the same tensors.
 
