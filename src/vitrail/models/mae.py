@@ -10,12 +10,12 @@ from vitrail.errors import ConfigError
 from vitrail.models.encoder import Block, Blocks
 from vitrail.models.initialise import draw
 from vitrail.models.names import OWN
-from vitrail.models.positions import build_positions
+from vitrail.models.positions import TokenPositions, build_positions
 from vitrail.models.recompute import run
 from vitrail.models.tokens import PatchEmbedding
 from vitrail.models.vit import ViT
 from vitrail.ops import patchify
-from vitrail.ops.masking import put, take
+from vitrail.ops.masking import take
 
 STEP, WIDEST = 64, 512  # of the decoder's width, where it is not said
 
@@ -28,7 +28,7 @@ class MaskedAutoencoderModel(nn.Module):
         check_encoder(encoder.config)
         self.encoder = encoder
         config = decoder_config(encoder.config, objective)
-        self.leading, self.checkpointing = config.class_tokens, config.checkpointing
+        self.checkpointing = config.checkpointing
         self.projection = nn.Linear(encoder.config.width, config.width)
         self.mask = nn.Parameter(torch.empty(config.width))
         self.positions = build_positions(config)
@@ -52,14 +52,16 @@ class MaskedAutoencoderModel(nn.Module):
     def decode(
         self, seen: Float[Tensor, "B S D"], visible: Int64[Tensor, "B V"], hidden: Int64[Tensor, "B M"], grid: Grid
     ) -> Float[Tensor, "B M PPC"]:
-        """Put every patch in its place, the mask where one is hidden, and predict those."""
+        """Read the visible patches and a mask for every hidden one, each with its own position; predict the hidden.
+
+        Attention knows no order but that of the positions, so the hidden ones stay last, and nothing is moved about.
+        """
         known = self.projection(seen)
-        masks = self.mask.to(known.dtype).expand(len(seen), grid[0] * grid[1], -1)
-        tokens = torch.cat([known[:, : self.leading], put(masks, visible, known[:, self.leading :])], dim=1)  # B T W
-        tokens = self.positions.add(tokens, 0, grid)
+        tokens = torch.cat([known, self.mask.to(known.dtype).expand(*hidden.shape, -1)], dim=1)  # B T W
+        tokens = tokens + vectors_of(self.positions, 0, torch.cat([visible, hidden], dim=1), grid, tokens)
         for block in self.blocks:
-            tokens = run(block, tokens, grid, None, checkpointing=self.checkpointing)
-        return self.predictor(self.norm(take(tokens[:, self.leading :], hidden)))
+            tokens = run(block, tokens, checkpointing=self.checkpointing)
+        return self.predictor(self.norm(tokens[:, -hidden.shape[1] :]))
 
 
 def encode_visible(
@@ -73,19 +75,19 @@ def encode_visible(
         tokens = torch.cat([encoder.class_token.to(tokens.dtype).expand(len(tokens), 1, -1), tokens], dim=1)
     for layer, block in enumerate(encoder.blocks):
         if encoder.positions.table_of(layer) is not None:
-            tokens = tokens + positions_of(encoder, layer, visible, grid, tokens)
-        tokens = run(block, encoder.dropout(tokens) if layer == 0 else tokens, None, checkpointing=config.checkpointing)
+            tokens = tokens + vectors_of(encoder.positions, layer, visible, grid, tokens)
+        tokens = run(block, encoder.dropout(tokens) if layer == 0 else tokens, checkpointing=config.checkpointing)
     return encoder.norm(tokens)
 
 
-def positions_of(
-    encoder: ViT, layer: int, visible: Int64[Tensor, "B V"], grid: Grid, like: Float[Tensor, "B S D"]
+def vectors_of(
+    positions: TokenPositions, layer: int, patches: Int64[Tensor, "B V"], grid: Grid, like: Float[Tensor, "B S D"]
 ) -> Float[Tensor, "B S D"]:
     """Give what a layer adds to the class token and to these patches."""
-    leading = encoder.config.class_tokens
+    leading = positions.leading
     nothing = like.new_zeros(1, leading + grid[0] * grid[1], like.shape[2])
-    every = encoder.positions.add(nothing, layer, grid)  # 1 T D
-    return torch.cat([every[:, :leading].expand(len(like), -1, -1), every[0, leading:][visible]], dim=1)
+    every = positions.add(nothing, layer, grid)  # 1 T D
+    return torch.cat([every[:, :leading].expand(len(like), -1, -1), every[0, leading:][patches]], dim=1)
 
 
 def check_encoder(config: ViTConfig) -> None:
