@@ -320,6 +320,15 @@ def test_a_setting_reaches_into_parts_of_parts(name: str, settings: list[str], e
         ("i1k", ["magnitude=3"], r"a field of randaugment, .* Write it out: augmentation\.randaugment\.magnitude"),
         ("i1k", ["mixpu=0.4"], r"has no field 'mixpu'\. Did you mean 'mixup'\?"),
         ("i1k", ["stpes=4"], r"has no field 'stpes'\. Did you mean 'steps'\?"),
+        (
+            "i1k",
+            ["objective=mae", "target=mean-colour"],
+            "'target' is a field of objective=masked-patch; here objective is mae, whose fields are masked, "
+            r"normalised, decoder_depth, decoder_width\. Leave target out, or take objective=masked-patch",
+        ),
+        ("i1k", ["objective=mae", "objective.target=pixels"], "here objective is mae, whose fields are masked"),
+        ("i1k", ["masked=0.5"], "'masked' is a field of objective=masked-patch or mae; .* is labels, which has none"),
+        ("i1k", ["momentum=0.8"], "'momentum' is a field of optimiser=sgd; here optimiser is adam"),
         ("i1k", ["optimiser.rte=1"], r"Did you mean 'optimiser\.rate'\?"),
         ("i1k", ["randaugment.magnitud=1"], r"Did you mean '.*randaugment\.magnitude'\?"),
         ("augreg/light2", ["magnitude=3", "randaugment.magnitude=4"], r"randaugment\.magnitude is given twice"),

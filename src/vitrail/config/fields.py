@@ -171,6 +171,7 @@ def _reach(kind: type, values: Mapping[str, object], name: str) -> tuple[str, st
         return leaves[meant[0]]
     if meant:
         raise ConfigError(f"{name!r} may mean {' or '.join(meant)}. Write it out.")
+    _check_kind(kind, values, name)
     known = leaves if "." in name else (path.rpartition(".")[2] for path in leaves)
     raise ConfigError(f"a {kind.__name__} has no field {name!r}.{suggest(name, dict.fromkeys([*hints(kind), *known]))}")
 
@@ -181,6 +182,22 @@ def _check_named(name: str, path: str, values: Mapping[str, object]) -> None:
         if values[part] is None:
             raise ConfigError(f"{name!r} is a field of {part}, which there is none of. Write it out: {path}.")
         values = values_of(values[part])
+
+
+def _check_kind(kind: type, values: Mapping[str, object], name: str) -> None:
+    """Refuse a field of a part that is of another kind here, and say which kind has it."""
+    where, _, leaf = name.rpartition(".")
+    for part, value in values.items():
+        kinds = parts_of(hints(kind)[part])
+        having = [word for word, other in kinds.items() if leaf in hints(other)]
+        here = next((word for word, other in kinds.items() if type(value) is other), None)
+        if having and here and where in ("", part):
+            own = ", ".join(hints(kinds[here]))
+            told = f"whose fields are {own}" if own else "which has none"
+            raise ConfigError(
+                f"{leaf!r} is a field of {part}={' or '.join(having)}; here {part} is {here}, {told}. "
+                f"Leave {leaf} out, or take {part}={having[0]}."
+            )
 
 
 def _leaves(kind: type, values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
