@@ -16,9 +16,9 @@ from timing import settle
 
 from vitrail.config.augment import Augmentation, RandAugment
 from vitrail.config.card import Preprocessing
-from vitrail.data.transforms import Purpose, crop_resize, draw_slots, finish, inception_boxes
+from vitrail.data.transforms import crop_resize, draw_slots, finish, inception_boxes
 from vitrail.data.transforms.randaugment import randaugment, slots
-from vitrail.ops.order import draws
+from vitrail.ops.order import Purpose, draws
 
 CLASSES = 1000
 

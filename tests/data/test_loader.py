@@ -14,7 +14,7 @@ from vitrail.data.decode import ImageError, Pixels
 from vitrail.data.loader import Batch, Loader
 from vitrail.data.source import Names, Source
 from vitrail.errors import ConfigError, DataError
-from vitrail.ops.order import draws, shuffled
+from vitrail.ops.order import Purpose, draws, shuffled
 
 
 class Numbers(Source):
@@ -87,6 +87,14 @@ def test_draws_are_uniform_and_depend_on_everything_they_are_given() -> None:
         assert abs(np.corrcoef(base.ravel(), other.ravel())[0, 1]) < 0.01
     np.testing.assert_array_equal(draws(samples[7:9], 5, 0, 0, 1), base[7:9])
     np.testing.assert_array_equal(draws(samples, 3, 0, 0, 1), base[:, :3])
+
+
+def test_no_two_purposes_share_a_number_and_those_of_saved_runs_stay() -> None:
+    numbers = {name: purpose.value for name, purpose in Purpose.__members__.items()}
+    assert len({*numbers.values()}) == len(numbers)
+    stages = ("CROP", "FLIP", "THREE_AUGMENT", "JITTER", "RANDAUGMENT", "ERASING", "MIXING", "DROPOUT", "HIDING")
+    known = {**{name: number for number, name in enumerate(stages, start=1)}, "ORDER": 13, "SPOILING": 40, "SHARD": 90}
+    assert known.items() <= numbers.items()
 
 
 @pytest.mark.parametrize("workers", [1, 3])

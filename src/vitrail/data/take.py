@@ -8,9 +8,9 @@ from torch import Tensor
 from vitrail.config.augment import Augmentation
 from vitrail.config.card import Preprocessing
 from vitrail.data.decode import Box, OpenImage, Pixels, owned, with_channels
-from vitrail.data.transforms import Purpose, evaluation_image, inception_box, resize
+from vitrail.data.transforms import evaluation_image, inception_box, resize
 from vitrail.data.transforms.crop import SLOTS
-from vitrail.ops.order import draws
+from vitrail.ops.order import Purpose, draws
 
 
 class TrainTake:

@@ -14,10 +14,9 @@ from vitrail.errors import ConfigError, ShapeError
 from vitrail.inspection.looking import at_rest, check_pictures, fitting, in_parts, plain
 from vitrail.models import BiT, Model, ViT
 from vitrail.ops import patchify, unpatchify
-from vitrail.ops.order import draws
+from vitrail.ops.order import Purpose, draws
 
 Change = Literal["drop", "shuffle"]
-PURPOSE = 40  # of the random numbers that choose patches
 
 
 class Agreement(NamedTuple):
@@ -118,7 +117,7 @@ def changed(
     grid = (images.shape[2] // patch, images.shape[3] // patch)
     patches = patchify(images, patch).clone()
     count = round(share * patches.shape[1])
-    order = np.argsort(draws(np.arange(len(images)), patches.shape[1], seed, 0, PURPOSE), axis=1)
+    order = np.argsort(draws(np.arange(len(images)), patches.shape[1], seed, 0, Purpose.SPOILING), axis=1)
     chosen = torch.from_numpy(order[:, :count].copy()).to(images.device)[:, :, None].expand(-1, -1, patches.shape[2])
     taken = torch.zeros_like(chosen, dtype=patches.dtype)
     if change == "shuffle":

@@ -4,6 +4,7 @@ A shuffled order is a permutation that is computed place by place (a Feistel net
 until it lands inside), so a run resumes at any step at once. A sample's random numbers are a hash of its identity.
 """
 
+from enum import IntEnum, unique
 from functools import lru_cache
 
 import numpy as np
@@ -12,6 +13,24 @@ from numpy.typing import NDArray
 Whole = NDArray[np.uint64]
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 ROUNDS = 6
+
+
+@unique
+class Purpose(IntEnum):
+    """What numbers are drawn for; each has its own, so that none changes with another, and saved runs go on."""
+
+    CROP = 1
+    FLIP = 2
+    THREE_AUGMENT = 3
+    JITTER = 4
+    RANDAUGMENT = 5
+    ERASING = 6
+    MIXING = 7
+    DROPOUT = 8
+    HIDING = 9  # of patches from a model that learns without labels
+    ORDER = 13  # of samples in an epoch
+    SPOILING = 40  # of patches, to see what a model relies on
+    SHARD = 90  # of samples inside one
 
 
 def mix(value: Whole) -> Whole:
@@ -34,7 +53,7 @@ def shuffled(places: NDArray[np.integer], count: int, seed: int, epoch: int) -> 
     """Give the samples at these places of an epoch's order: a permutation of range(count), place by place."""
     half = np.uint64(max((max(count - 1, 1).bit_length() + 1) // 2, 1))
     mask = (np.uint64(1) << half) - np.uint64(1)
-    keys = [key(seed, epoch, 0x0D, turn) for turn in range(ROUNDS)]
+    keys = [key(seed, epoch, Purpose.ORDER, turn) for turn in range(ROUNDS)]
     found = np.array(places, dtype=np.uint64)
     outside = np.ones(found.shape, dtype=bool)
     while outside.any():  # under four steps on average, since the network's domain is less than four times the count

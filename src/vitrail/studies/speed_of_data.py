@@ -14,9 +14,9 @@ from vitrail.config.card import Preprocessing
 from vitrail.data import decode
 from vitrail.data.decode import Box, OpenImage, crop_by_library, encode
 from vitrail.data.take import TrainTake
-from vitrail.data.transforms import Purpose, inception_box, scale
+from vitrail.data.transforms import inception_box, scale
 from vitrail.data.transforms.crop import SLOTS
-from vitrail.ops.order import draws
+from vitrail.ops.order import Purpose, draws
 
 SIZES = {"500x375": (375, 500, 40), "2000x1500": (1500, 2000, 8)}  # height, width, photographs
 GRAIN = 4.0  # levels: at quality 90 a pixel then takes 2.1 bits, as in the files of cameras

@@ -17,7 +17,7 @@ from vitrail.data.loader import Batch, Skip
 from vitrail.data.transforms.upload import upload
 from vitrail.errors import ConfigError
 from vitrail.models import give_keys
-from vitrail.ops.order import key, mix
+from vitrail.ops.order import Purpose, key, mix
 from vitrail.ops.schedules import decay_at, rate_at
 from vitrail.train.group import Group
 from vitrail.train.guard import Guard
@@ -25,7 +25,6 @@ from vitrail.train.objective import Objective
 from vitrail.train.optimiser import clip, gradients, set_rate
 from vitrail.train.state import State
 
-DROPOUT = 8  # the purpose of a sample's key, after those of the images
 NAMED = 8  # samples of a step that diverged
 
 
@@ -152,7 +151,7 @@ def attention_draws(plan: Plan, state: State, part: Batch) -> Iterator[None]:
     first = int(part.samples[0]) if len(part.samples) else 0
     devices = [part.images.device] if part.images.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
-        torch.manual_seed(int(key(plan.config.seed, part.epoch, first, DROPOUT) >> np.uint64(1)))
+        torch.manual_seed(int(key(plan.config.seed, part.epoch, first, Purpose.DROPOUT) >> np.uint64(1)))
         yield
 
 
@@ -185,7 +184,7 @@ def cut(batch: Batch, size: int, least: int) -> Iterator[Batch]:
 
 def sample_keys(batch: Batch, seed: int) -> NDArray[np.int64]:
     """Give each sample the key of its dropout masks: a function of (seed, epoch, sample)."""
-    hashed = mix(batch.samples.numpy().astype(np.uint64) ^ key(seed, batch.epoch, DROPOUT))
+    hashed = mix(batch.samples.numpy().astype(np.uint64) ^ key(seed, batch.epoch, Purpose.DROPOUT))
     return hashed.astype(np.int64)
 
 

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from vitrail.data.order import Order, Places, Share, Turn
 from vitrail.data.sources.shards import Shards
 from vitrail.errors import ConfigError, DataError, VitrailError
-from vitrail.ops.order import key, shuffled
+from vitrail.ops.order import Purpose, key, shuffled
 
 SPAN = 1 << 32  # numbers of samples that a shard has for itself
-PURPOSE = 0x5A  # of the key that shuffles inside a shard
 
 
 class ShardOrder(Order):
@@ -103,7 +102,7 @@ class ShardOrder(Order):
         members = places - ends[positions]
         for position in np.unique(positions).tolist() if self._shuffle else ():
             here, number = positions == position, int(numbers[position])
-            seed = int(key(self._seed, PURPOSE, number))
+            seed = int(key(self._seed, Purpose.SHARD, number))
             members[here] = shuffled(members[here], self._files.count(number), seed, epoch)
         return numbers[positions] * SPAN + members
 

@@ -1,13 +1,12 @@
 """PIXELS to what a model reads: crops, sizes, colours, maps and mixtures, as functions of given random numbers."""
 
 from vitrail.data.transforms.crop import inception_box, inception_boxes, middle_box
-from vitrail.data.transforms.finish import Finished, Purpose, augment, draw_slots, finish, scale, unscale
+from vitrail.data.transforms.finish import Finished, augment, draw_slots, finish, scale, unscale
 from vitrail.data.transforms.geometry import crop_resize
 from vitrail.data.transforms.resize import evaluation_image, resize, resize_small
 
 __all__ = [
     "Finished",
-    "Purpose",
     "augment",
     "crop_resize",
     "draw_slots",

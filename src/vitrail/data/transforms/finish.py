@@ -4,7 +4,6 @@ Every number is a hash of (seed, epoch, sample, purpose), drawn on the CPU; a ba
 of a thousand gives it.
 """
 
-from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +18,7 @@ from vitrail.data.transforms import colour, crop, geometry, mixing, randaugment
 from vitrail.data.transforms.upload import upload
 from vitrail.errors import ShapeError
 from vitrail.ops.constants import constant
-from vitrail.ops.order import draws
+from vitrail.ops.order import Purpose, draws
 
 Images = UInt8[Tensor, "B C H W"]
 Reals = NDArray[np.float64]
@@ -27,18 +26,6 @@ Reals = NDArray[np.float64]
 BLUR = (0.1, 2.0)  # deviations in pixels, as of three-augment
 ERASED = (0.02, 1 / 3)  # shares of the image
 SLANT = (0.3, 1 / 0.3)  # aspects of what is erased
-
-
-class Purpose(IntEnum):
-    """What numbers are drawn for; each stage has its own, so that one more stage changes no other's."""
-
-    CROP = 1
-    FLIP = 2
-    THREE_AUGMENT = 3
-    JITTER = 4
-    RANDAUGMENT = 5
-    ERASING = 6
-    MIXING = 7
 
 
 class Finished(NamedTuple):
