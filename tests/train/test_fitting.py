@@ -5,12 +5,18 @@ from typing import Any
 
 import pytest
 import torch
+from peak import peak_bytes
 
 from vitrail.config import parse
+from vitrail.config.objective import MaskedAutoencoder, MaskedPatches, NextPixels, Objective
 from vitrail.config.recipe import SGD, Adam, Average, Training
+from vitrail.data.loader import Batch
+from vitrail.models import build
+from vitrail.ops.counts import parameters
 from vitrail.ops.memory import Step, peak_memory
 from vitrail.train import fitting
-from vitrail.train.fitting import fit_micro_batch, free_memory
+from vitrail.train.fitting import fit_micro_batch, free_memory, networks
+from vitrail.train.prepare import build_objective
 
 CPU = torch.device("cpu")
 MODEL = parse("ViT-S/16", {"image_size": (64, 96), "classes": 7})
@@ -52,6 +58,50 @@ def test_the_average_and_adams_moments_take_room_and_bfloat16_makes_some(monkeyp
     assert fitted(monkeypatch, tight, 240) == 60
     assert fitted(monkeypatch, tight, 240, optimiser=SGD()) >= 60
     assert fitted(monkeypatch, tight, 240, "bfloat16") > 60
+
+
+ASKING: list[tuple[str, dict[str, object], Objective, int]] = [
+    ("ViT-Ti/16", {"depth": 3}, MaskedPatches(), 6),
+    ("ViT-Ti/16", {"depth": 3}, MaskedPatches(target="small-colours"), 7),
+    ("ViT-Ti/16", {"depth": 3}, MaskedPatches(target="pixels"), 6),
+    ("ViT-Ti/16", {"depth": 12}, MaskedAutoencoder(decoder_depth=1), 12),
+    ("ViT-S/16", {"depth": 2}, MaskedAutoencoder(masked=0.5), 4),
+    ("ViT-Ti/1", {"depth": 3, "image_size": (20, 24), "causal": True, "pooling": "mean"}, NextPixels(), 5),
+]
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize(("name", "fields", "objective", "count"), ASKING)
+def test_a_step_without_labels_needs_what_is_reckoned(
+    name: str, fields: dict[str, object], objective: Objective, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = parse(name, {"classes": None, **fields})
+    training = Training(objective=objective, steps=5, optimiser=Adam())
+    made = build_objective(build(config, seed=0).train(), training, lambda: torch.rand(512, 3))
+    samples = torch.arange(count)
+    part = Batch(torch.rand(count, 3, *config.image_size), samples, samples, samples, samples[:0], 0, 0, ())
+
+    def once() -> None:
+        inputs = made.inputs(part)
+        outputs = made.module(*inputs)  # which the loop holds too
+        made.judge(outputs, part, inputs).losses.mean().backward()
+
+    once()
+    made.module.zero_grad()
+    weights = 4 * sum(parameter.numel() for parameter in made.module.parameters())
+    measured = peak_bytes(once)[1] + 3 * weights + 4 * part.images.numel()  # with Adam's moments
+    for share, fits in ((0.95, False), (1.15, True)):
+        monkeypatch.setattr(fitting, "free_memory", lambda device, share=share: int(share * measured / fitting.SHARE))
+        assert (fit_micro_batch(config, training, count, CPU, "float32") == count) == fits
+
+
+def test_the_average_is_of_the_decoder_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    objective = MaskedAutoencoder()
+    decoder = parameters(networks(MODEL, objective)[1]).total
+    asked = {"objective": objective, "average": Average()}
+    found = [fitted(monkeypatch, free, 4096, **asked) for free in (GIB, GIB + 4 * decoder / fitting.SHARE)]
+    assert found[0] < found[1]
+    assert fitted(monkeypatch, GIB, 4096, objective=objective) >= found[1]
 
 
 def test_what_is_asked_is_taken_and_is_never_more_than_the_share(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,4 +66,9 @@ class NextPixels:
         object.__setattr__(self, "colours", whole("colours", self.colours, least=2, most=65_536))
 
 
+def count_of(share: float, patches: int) -> int:
+    """Round a share of the patches to whole ones, a half up."""
+    return int(share * patches + 0.5)
+
+
 Objective = Labels | MaskedPatches | MaskedAutoencoder | NextPixels

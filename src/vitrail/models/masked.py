@@ -5,6 +5,7 @@ from typing import assert_never
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from vitrail.config import ViTConfig
 from vitrail.config.objective import MaskedPatches
 from vitrail.models.initialise import draw
 from vitrail.models.vit import ViT
@@ -20,7 +21,7 @@ class MaskedPatchModel(nn.Module):
         self.encoder = encoder
         width = encoder.config.width
         self.mask = nn.Parameter(draw("objective.mask", (width,), seed))
-        self.predictor = nn.Linear(width, outputs_of(encoder, objective))
+        self.predictor = nn.Linear(width, outputs_of(encoder.config, objective))
         for parameter in self.predictor.parameters():
             nn.init.zeros_(parameter)
 
@@ -39,7 +40,7 @@ class MaskedPatchModel(nn.Module):
         return self.predictor(take(tokens, patches))
 
 
-def outputs_of(encoder: ViT, objective: MaskedPatches) -> int:
+def outputs_of(config: ViTConfig, objective: MaskedPatches) -> int:
     """Count what is predicted of a patch: scores of colours, or values."""
     match objective.target:
         case "mean-colour":
@@ -47,6 +48,6 @@ def outputs_of(encoder: ViT, objective: MaskedPatches) -> int:
         case "small-colours":
             return SMALL * SMALL * COLOURS
         case "pixels":
-            return encoder.config.stem.stride**2 * encoder.config.channels
+            return config.stem.stride**2 * config.channels
         case _:
             assert_never(objective.target)

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int64, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitrail.config.objective import count_of
 from vitrail.errors import ShapeError
 
 MASK, OTHER, KEPT = 0, 1, 2  # what becomes of a corrupted patch
@@ -20,11 +21,6 @@ class Corruption(NamedTuple):
     patches: Int64[NDArray, "B M"]  # which, in rising order
     kinds: Int64[NDArray, "B M"]  # MASK, OTHER or KEPT
     others: Int64[NDArray, "B M"]  # whose embedding comes in its place, where it is OTHER; never its own
-
-
-def count_of(share: float, patches: int) -> int:
-    """Round a share of the patches to whole ones, a half up."""
-    return int(share * patches + 0.5)
 
 
 def choose_patches(u: Float[NDArray, "B N"], count: int) -> Int64[NDArray, "B M"]:

@@ -1,14 +1,19 @@
 """How many images go through at once: as many as the memory model says fit, and half of that where they do not."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import assert_never
 
 import torch
 
-from vitrail.config import ModelConfig
+from vitrail.config import ModelConfig, ViTConfig
+from vitrail.config.objective import Labels, MaskedAutoencoder, MaskedPatches, NextPixels, Objective, count_of
 from vitrail.config.recipe import Adam, Training
+from vitrail.models.mae import decoder_config
+from vitrail.models.masked import outputs_of
 from vitrail.ops.counts import parameters
-from vitrail.ops.memory import FULL, Step, peak_memory
+from vitrail.ops.memory import FULL, MOMENTS, Step, peak_memory
 
 SHARE = 0.8  # of the memory that is free
 MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
@@ -21,7 +26,7 @@ def fit_micro_batch(config: ModelConfig, training: Training, share: int, device:
     sharing = 1 if device.type == "cuda" else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # processes of this machine
     room = SHARE * free_memory(device) / sharing
     if training.average is not None:
-        room -= FULL * parameters(config).total
+        room -= FULL * sum(parameters(network).total for network in networks(config, training.objective))
     parts = 1
     while parts < share and _needed(config, training, -(-share // parts), device, precision) > room:
         parts += 1
@@ -36,7 +41,38 @@ def _needed(config: ModelConfig, training: Training, batch: int, device: torch.d
         optimiser="adam" if isinstance(training.optimiser, Adam) else "sgd",
         device="cuda" if device.type == "cuda" else "cpu",
     )
-    return peak_memory(config, step).total
+    whole = sum(peak_memory(network, step).total for network in networks(config, training.objective))
+    return whole + prediction_bytes(config, training.objective, step)
+
+
+def networks(config: ModelConfig, objective: Objective) -> tuple[ModelConfig, ...]:
+    """Give what a step runs: the model; or, of a masked autoencoder, that of the visible patches and the decoder."""
+    if not isinstance(objective, MaskedAutoencoder):
+        return (config,)
+    assert isinstance(config, ViTConfig)
+    rows, cols = config.grid
+    seen, side = rows * cols - count_of(objective.masked, rows * cols), config.stem.stride
+    return replace(config, image_size=(side, seen * side)), decoder_config(config, objective)  # as if in a row
+
+
+def prediction_bytes(config: ModelConfig, objective: Objective, step: Step) -> int:
+    """Count what predicts patches of images, and what it predicts: the numbers, their loss, and gradients of both."""
+    if isinstance(objective, Labels):
+        return 0
+    assert isinstance(config, ViTConfig)
+    patches, pixels = config.grid[0] * config.grid[1], config.stem.stride**2 * config.channels
+    match objective:
+        case MaskedPatches():
+            asked, each, width = count_of(objective.corrupted, patches), outputs_of(config, objective), config.width
+        case MaskedAutoencoder():
+            asked, each = count_of(objective.masked, patches), pixels
+            width = decoder_config(config, objective).width
+        case NextPixels():
+            asked, each, width = patches, objective.colours, config.width
+        case _:
+            assert_never(objective)
+    held = each * (step.item + 3 * FULL) + width * FULL
+    return step.batch * asked * held + (width + 1) * each * FULL * (2 + MOMENTS[step.optimiser])
 
 
 def free_memory(device: torch.device) -> int:
