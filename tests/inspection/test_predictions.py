@@ -12,7 +12,7 @@ from torch import Tensor
 import vitrail
 from vitrail.cli import main
 from vitrail.config import PatchStem
-from vitrail.config.objective import MaskedAutoencoder, MaskedPatches
+from vitrail.config.objective import MaskedAutoencoder, MaskedPatches, NextPixels
 from vitrail.data.loader import Batch
 from vitrail.errors import CheckpointError
 from vitrail.inspection.predictions import open_objective, predict
@@ -112,7 +112,7 @@ def test_hidden_patches_are_grey_and_then_what_the_decoder_says(*, normalised: b
 def test_pixels_are_shown_in_the_palette_and_painted_in_the_likeliest_colours() -> None:
     palette = torch.tensor([[-1.0, -1, -1], [1, 1, 1], [1, -1, -1]])
     model = family("vit", stem=PatchStem(patch=1), image_size=(4, 5), causal=True, pooling="mean")
-    made = stirred(NextPixelPrediction(model, palette))
+    made = stirred(NextPixelPrediction(model, NextPixels(), palette))
     shown = pixels(2, 4, 5)
     images = shown.float() / 127.5 - 1
     found = predict(made, images)

@@ -175,3 +175,9 @@ def test_what_cannot_be_hidden_from_is_refused() -> None:
             MaskedAutoencoding(family("vit"), MaskedAutoencoder(**settings), seed=3)
     with pytest.raises(ConfigError, match=r"corrupted=0\.01 of 3 x 5 patches is 0; expected 1 to 15\. Set"):
         MaskedPatchPrediction(family("vit"), MaskedPatches(corrupted=0.01), seed=0)
+
+
+def test_the_command_says_whose_field_it_is_that_another_objective_has(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pretrain", "sample", "--objective", "mae", "--set", "target=mean-colour"]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "'target' is a field of objective=masked-patch; here objective is mae, whose fields are masked" in said

@@ -22,7 +22,8 @@ from vitrail.models import ViT
 from vitrail.models.masked import MaskedPatchModel
 from vitrail.models.names import own_names
 from vitrail.ops.masking import KEPT, MASK, OTHER
-from vitrail.train.masked import MaskedPatchPrediction, cover
+from vitrail.ops.order import Purpose, draws
+from vitrail.train.masked import MaskedPatchPrediction, cover, draw_patches
 from vitrail.train.optimiser import Averaged, build_optimiser
 from vitrail.train.state import State, Tally
 
@@ -82,6 +83,14 @@ def test_half_of_the_patches_are_asked_for_and_each_sample_has_its_own() -> None
     alone = part._replace(images=part.images[2:3], samples=part.samples[2:3])
     for one, two in zip(made.inputs(alone)[1:], (patches, kinds, others), strict=True):
         assert torch.equal(one[0], two[2])
+
+
+def test_what_is_hidden_is_drawn_from_numbers_of_its_own() -> None:
+    made = objective()
+    part = batch(made)
+    found = draw_patches(made.encoder, part, 3, 1)
+    same = [purpose for purpose in Purpose if np.array_equal(draws(part.samples.numpy(), 15, 3, 2, purpose), found)]
+    assert same == [Purpose.HIDING]
 
 
 def test_what_goes_through_is_the_model_with_corrupted_embeddings() -> None:

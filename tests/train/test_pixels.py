@@ -25,7 +25,7 @@ CAUSAL = {"stem": PatchStem(patch=1), "image_size": (4, 5), "causal": True, "poo
 def objective(**changes: object) -> NextPixelPrediction:
     generator = torch.Generator().manual_seed(2)
     palette = torch.rand(32, 3, generator=generator) * 2 - 1
-    made = NextPixelPrediction(family("vit", **{**CAUSAL, **changes}), palette)
+    made = NextPixelPrediction(family("vit", **{**CAUSAL, **changes}), NextPixels(), palette)
     with torch.no_grad():
         for name, parameter in made.module.named_parameters():
             if name != "palette":
@@ -142,4 +142,4 @@ def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ConfigError, match="colours must be a whole number, at least 2; got 1"):
         NextPixels(colours=1)
     with pytest.raises(ConfigError, match="a BiT has none"):
-        NextPixelPrediction(family("bit"), torch.zeros(4, 3))
+        NextPixelPrediction(family("bit"), NextPixels(), torch.zeros(4, 3))

@@ -2,9 +2,11 @@
 
 import json
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from killed_runs import BROKEN, EACH, EVALUATE, STEPS, TEST, Runs, arguments, log, result, steps_of
@@ -12,7 +14,13 @@ from killed_runs import BROKEN, EACH, EVALUATE, STEPS, TEST, Runs, arguments, lo
 import vitrail
 from vitrail.cli import main
 from vitrail.cli.training import open_probe
+from vitrail.config.recipe import Adam, Training
+from vitrail.data.sources.memory import MemorySource
+from vitrail.evaluate.accuracy import measure_accuracy
+from vitrail.models import Model
 from vitrail.train.group import Group
+from vitrail.train.run import run
+from vitrail.train.task import Task
 
 EVERY = 4
 
@@ -44,6 +52,36 @@ def test_a_probe_changes_nothing_else(probed: Path, wanted: dict[str, Any]) -> N
     found = result(probed)
     assert [line["step"] for line in probes(probed)] == [4, 8, 12]
     assert {**found, "log": [line for line in found["log"] if line["kind"] != "probe"]} == wanted
+
+
+def stirring(model: Model, *, group: Group, batch: int, workers: int, limit: float) -> dict[str, float]:
+    """Probe with nothing, and leave torch's generator elsewhere."""
+    torch.manual_seed(int(torch.randint(1 << 30, ())))
+    return {"linear": 0.0}
+
+
+def test_a_probe_changes_nothing_that_attention_drops_whatever_it_draws(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (24, 8, 8, 3), dtype=np.uint8)
+    splits = {"train": MemorySource(pixels, np.arange(24) % 2, ("ant", "bee"))}
+    small = {"depth": 1, "width": 24, "heads": 3, "mlp_width": 29, "attention_dropout": 0.3}
+    training = Training(steps=6, batch=8, image_size=(8, 8), optimiser=Adam(), probe_every=2)
+    task = Task(
+        command="",
+        data="",
+        splits=splits,
+        model="ViT-Ti/4",
+        training=training,
+        out=tmp_path,
+        changes=small,
+        device="cpu",
+    )
+    found = []
+    for name, probe in (("plain", None), ("probed", stirring)):
+        torch.manual_seed(3)
+        run(replace(task, out=tmp_path / name), measure_accuracy, lambda event: None, probe)
+        found.append((tmp_path / name / "weights.safetensors").read_bytes())
+    assert [line["step"] for line in probes(tmp_path / "probed")] == [2, 4, 6]
+    assert found[0] == found[1]
 
 
 def test_its_numbers_are_those_that_fewshot_gives_of_the_checkpoint(

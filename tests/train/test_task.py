@@ -4,20 +4,37 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from data.test_remote import COUNTS, NAMES, settle, write
+from families import FAMILIES
 from files.servers import Served, Server
 
+import vitrail
 from vitrail.cli import main
+from vitrail.config.objective import MaskedAutoencoder, MaskedPatches, NextPixels, Objective
+from vitrail.config.recipe import Training
 from vitrail.data.open import open_data
 from vitrail.data.sources.memory import MemorySource
 from vitrail.data.sources.packed import pack
-from vitrail.errors import CheckpointError, DataError
+from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.files import transfer
+from vitrail.models import build
 from vitrail.train.run import alone, lock
-from vitrail.train.task import CUT, choose_parts, cut_dev, keep_classes, kept_back, told_of, without_held_out
+from vitrail.train.task import (
+    CUT,
+    Task,
+    build_model,
+    choose_parts,
+    cut_dev,
+    foresee_model,
+    keep_classes,
+    kept_back,
+    told_of,
+    without_held_out,
+)
 
 TINY = ("--model", "ViT-Ti/4", "--set", "model.depth=1", "--set", "model.width=24", "--set", "model.heads=3")
 
@@ -159,3 +176,56 @@ def test_a_run_of_before_there_were_margins_goes_on(tmp_path: Path) -> None:
     (tmp_path / "run" / "training.json").write_text(json.dumps(begun))
     assert main(command) == 0
     assert without_held_out(tmp_path / "run", source := images_of(40)) is source
+
+
+class Unread(MemorySource):
+    """Images that nobody may look at."""
+
+    def read(self, index: int) -> Any:
+        raise AssertionError(f"image {index} was read")
+
+
+def unlabelled(tmp_path: Path, model: str, objective: Objective, **fields: Any) -> Task:
+    splits = {"all": Unread(np.zeros((40, 8, 8, 3), dtype=np.uint8), np.arange(40) % 2, ("ant", "bee"))}
+    training = Training(objective=objective, steps=1, dev=0.1, **fields)
+    return Task(command="", data="", splits=splits, model=model, training=training, out=tmp_path / "run")
+
+
+@pytest.mark.parametrize("objective", [MaskedPatches(), MaskedAutoencoder(), NextPixels()])
+def test_a_model_that_cannot_learn_what_is_asked_is_refused_before_an_image_is_read(
+    objective: Objective, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="a BiT has none"):
+        unlabelled(tmp_path, "BiT-R50x1", objective)
+    vitrail.save(build(FAMILIES["vit-hidden"], seed=0), tmp_path / "hidden")
+    with pytest.raises(ConfigError, match="the tanh layer before the head"):
+        unlabelled(tmp_path, str(tmp_path / "hidden"), objective)
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_the_model_that_is_foreseen_is_the_one_that_is_made(tmp_path: Path, *, made: bool) -> None:
+    model = "ViT-Ti/4"
+    if made:
+        model = str(tmp_path / "vit")
+        vitrail.save(build(FAMILIES["vit"], seed=0), model)
+    task = unlabelled(tmp_path, model, MaskedPatches(), image_size=(16, 28), dropout=0.2)
+    found = foresee_model(task)
+    assert found == build_model(task, task.training, ()).config
+    assert (found.image_size, getattr(found, "dropout", None)) == ((16, 28), 0.2)
+
+
+@pytest.mark.parametrize("word", ["masked-patch", "mae", "next-pixel"])
+def test_the_command_refuses_such_a_model_before_images_are_hashed(
+    word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("images were hashed")
+
+    monkeypatch.setattr("vitrail.train.begin.content_hashes", fail)
+    monkeypatch.setattr("vitrail.data.splits.content_hashes", fail)
+    pack(images_of(40), tmp_path / "flat", 8, overwrite=False)
+    data, out = str(tmp_path / "flat"), tmp_path / "run"
+    command = ["pretrain", data, "--objective", word, "--model", "BiT-R50x1", "--steps", "1", "--probe", data]
+    assert main([*command, "--out", str(out)]) == 1
+    assert "a BiT has none. Take another model." in " ".join(capsys.readouterr().err.split())
+    assert not out.exists()

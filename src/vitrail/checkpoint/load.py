@@ -6,7 +6,6 @@ import os
 import torch
 
 from vitrail.checkpoint.adapt import Weights
-from vitrail.checkpoint.layouts import Asked
 from vitrail.checkpoint.prepare import Request, prepare
 from vitrail.checkpoint.reading import compare, recognising
 from vitrail.config import Grid, ModelConfig, Provenance
@@ -16,10 +15,12 @@ from vitrail.models import Model, find_device, skeleton
 logger = logging.getLogger("vitrail")
 
 
-def config_of(path: str | os.PathLike[str]) -> ModelConfig:
-    """Say what model a checkpoint is, without its weights."""
-    with recognising(path, Asked()) as opened:
-        return opened.found.config
+def config_of(path: str | os.PathLike[str], **changes: object) -> ModelConfig:
+    """Say what model a checkpoint is, or what `load` makes of it with these changes; without its weights."""
+    named = {name: changes.pop(name) for name in [*changes] if name in Request.__dataclass_fields__}
+    request = Request(**named, fields=changes)  # pyright: ignore[reportArgumentType]
+    with recognising(path, request.asked) as opened:
+        return request.target(opened.found.config)
 
 
 def load(

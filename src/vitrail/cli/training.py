@@ -154,9 +154,9 @@ def train(
         asked = for_minutes(asked, minutes)
     read_all(asked)
     splits = open_data(asked.data, allow_pipe=allow_pipe, unlabeled=not needs_labels(asked))
-    probing, said = (None, []) if probe is None else open_probe(probe, allow_pipe=allow_pipe)
     choice = settle(asked, splits)
     task = task_of(asked, choice, splits, workers=workers, device=device, tensorboard=tensorboard)
+    probing, said = (None, []) if probe is None else open_probe(probe, allow_pipe=allow_pipe)
     keep_memory()
     with showing(quiet=quiet or not is_leader()) as tell:
         for reason in (*choice.reasons, *said):

@@ -4,9 +4,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from vitrail.config import Grid, PatchStem, RelativePositions, Sinusoidal2DPositions, ViTConfig
+from vitrail.config import Grid, Sinusoidal2DPositions, ViTConfig
 from vitrail.config.objective import HEAD, MaskedAutoencoder
-from vitrail.errors import ConfigError
 from vitrail.models.encoder import Block, Blocks
 from vitrail.models.initialise import draw
 from vitrail.models.names import OWN
@@ -25,7 +24,6 @@ class MaskedAutoencoderModel(nn.Module):
 
     def __init__(self, encoder: ViT, objective: MaskedAutoencoder, *, seed: int) -> None:
         super().__init__()
-        check_encoder(encoder.config)
         self.encoder = encoder
         config = decoder_config(encoder.config, objective)
         self.checkpointing = config.checkpointing
@@ -88,21 +86,6 @@ def vectors_of(
     nothing = like.new_zeros(1, leading + grid[0] * grid[1], like.shape[2])
     every = positions.add(nothing, layer, grid)  # 1 T D
     return torch.cat([every[:, :leading].expand(len(like), -1, -1), every[0, leading:][patches]], dim=1)
-
-
-def check_encoder(config: ViTConfig) -> None:
-    """Refuse what cannot read some patches without the others."""
-    if not isinstance(config.stem, PatchStem):
-        raise ConfigError(
-            "a masked autoencoder reads visible patches alone, and a hybrid's ResNet sees them all. "
-            "Take a ViT, or --objective masked-patch."
-        )
-    if config.attention != "full" or isinstance(config.positions, RelativePositions) or config.causal:
-        raise ConfigError(
-            "a masked autoencoder leaves patches out, so that rows, columns and offsets of tokens mean nothing; got "
-            f"attention={config.attention}, positions={type(config.positions).__name__}, causal={config.causal}. "
-            "Set model.attention=full, model.positions=sinusoidal-2d and model.causal=false."
-        )
 
 
 def decoder_config(config: ViTConfig, objective: MaskedAutoencoder) -> ViTConfig:

@@ -4,8 +4,6 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from vitrail.config import PatchStem, ViTConfig
-from vitrail.errors import ConfigError
 from vitrail.models.vit import ViT
 
 
@@ -14,7 +12,6 @@ class NextPixelModel(nn.Module):
 
     def __init__(self, encoder: ViT, palette: Float[Tensor, "K C"]) -> None:
         super().__init__()
-        check_encoder(encoder.config)
         self.encoder = encoder
         self.palette = nn.Parameter(palette, requires_grad=False)  # in the numbers that the encoder reads
         self.first = nn.Parameter(torch.zeros(len(palette)))  # scores of the first pixel, which has none before it
@@ -29,13 +26,3 @@ class NextPixelModel(nn.Module):
         tokens = encoder.tokens(images)  # B N D
         later = self.predictor(tokens[:, :-1])  # B N-1 K
         return torch.cat([self.first.to(later.dtype).expand(len(later), 1, -1), later], dim=1)
-
-
-def check_encoder(config: ViTConfig) -> None:
-    """Refuse a model whose tokens are no pixels, or that sees what comes later."""
-    if config.stem != PatchStem(patch=1):
-        raise ConfigError(
-            "next-pixel prediction needs a token for every pixel: patches of side 1, as of ViT-Ti/1. Take such a model."
-        )
-    if not config.causal:
-        raise ConfigError("next-pixel prediction needs a causal model. Take a name such as ViT-Ti/1, or a run of it.")

@@ -10,8 +10,8 @@ from vitrail.models import Model
 from vitrail.models.mae import MaskedAutoencoderModel
 from vitrail.ops import patchify
 from vitrail.ops.masking import choose_visible, take
-from vitrail.train.masked import check_share, draw_patches, judge_pixels, transformer
-from vitrail.train.objective import Judged
+from vitrail.train.masked import draw_patches, judge_pixels
+from vitrail.train.objective import Judged, suitable
 
 EPSILON = 1e-6  # of a patch's variance
 
@@ -22,9 +22,8 @@ class MaskedAutoencoding:
     counts = False
 
     def __init__(self, model: Model, objective: MaskedAutoencoder, *, seed: int) -> None:
-        self.encoder, self.objective, self.seed = transformer(model), objective, seed
+        self.encoder, self.objective, self.seed = suitable(model, objective), objective, seed
         self.module: nn.Module = MaskedAutoencoderModel(self.encoder, objective, seed=seed)
-        check_share(self.encoder, "masked", objective.masked, leaves=1)
 
     def inputs(self, part: Batch) -> tuple[Tensor, ...]:
         """The images, and which patches are seen and which are not: a function of (seed, epoch, sample)."""

@@ -13,31 +13,22 @@ from vitrail.config.objective import MaskedPatches
 from vitrail.data.loader import Batch
 from vitrail.data.transforms import unscale
 from vitrail.data.transforms.upload import upload
-from vitrail.errors import ConfigError
 from vitrail.models import Model, ViT
 from vitrail.models.masked import MaskedPatchModel
 from vitrail.ops import patchify
 from vitrail.ops.colours import COLOURS, SMALL, mean_colours, small_colours
-from vitrail.ops.masking import EACH, count_of, plan_corruption, take
-from vitrail.ops.order import draws
-from vitrail.train.objective import Judged
-
-PURPOSE = 9  # of a sample's random numbers, after dropout's
+from vitrail.ops.masking import EACH, plan_corruption, take
+from vitrail.ops.order import Purpose, draws
+from vitrail.train.objective import Judged, suitable
 
 
 class MaskedPatchPrediction:
     """Corrupts patches by the sample's own random numbers, and asks for what was there."""
 
     def __init__(self, model: Model, objective: MaskedPatches, *, seed: int) -> None:
-        model = transformer(model)
-        if model.config.channels != 3 and objective.target != "pixels":
-            raise ConfigError(
-                f"colours are of images with 3 channels; the model has {model.config.channels}. Set target=pixels."
-            )
-        self.encoder, self.objective, self.seed = model, objective, seed
+        self.encoder, self.objective, self.seed = suitable(model, objective), objective, seed
         self.counts = objective.target != "pixels"
-        check_share(model, "corrupted", objective.corrupted)
-        self.module: nn.Module = MaskedPatchModel(model, objective, seed=seed)
+        self.module: nn.Module = MaskedPatchModel(self.encoder, objective, seed=seed)
 
     def inputs(self, part: Batch) -> tuple[Tensor, ...]:
         """The images, and what becomes of which patches: a function of (seed, epoch, sample)."""
@@ -70,35 +61,10 @@ def cover(images: Float[Tensor, "B C H W"], height: int, width: int) -> Float[Te
     return F.pad(images, more, mode="replicate")[:, :, :height, :width] if any(more) else images[:, :, :height, :width]
 
 
-def transformer(model: Model) -> ViT:
-    """Refuse a model without patches."""
-    if not isinstance(model, ViT):
-        raise ConfigError(
-            "patches and pixels are hidden from a Vision Transformer; a BiT has none. Take another model."
-        )
-    if model.hidden is not None:
-        raise ConfigError(
-            "the tanh layer before the head is of labels: nothing would train it. Set model.representation_width=none, "
-            "or take a checkpoint without it."
-        )
-    return model
-
-
-def check_share(encoder: ViT, name: str, share: float, *, leaves: int = 0) -> None:
-    """Refuse a share of the patches that is none of them, or leaves fewer than it must."""
-    rows, cols = encoder.config.grid
-    count = count_of(share, rows * cols)
-    if not 0 < count <= rows * cols - leaves:
-        raise ConfigError(
-            f"{name}={share:g} of {rows} x {cols} patches is {count}; expected 1 to {rows * cols - leaves}. "
-            f"Set {name}={0.5 if leaves == 0 else 0.75:g}, or give larger images."
-        )
-
-
 def draw_patches(encoder: ViT, part: Batch, seed: int, each: int) -> NDArray[np.float64]:
     """Give so many random numbers for every patch of these images: a function of (seed, epoch, sample)."""
     rows, cols = encoder.grid_of(part.images)
-    return draws(part.samples.numpy(), each * rows * cols, seed, part.epoch, PURPOSE)
+    return draws(part.samples.numpy(), each * rows * cols, seed, part.epoch, Purpose.HIDING)
 
 
 def judge_pixels(values: Float[Tensor, "B M P"], wanted: Float[Tensor, "B M P"]) -> Judged:

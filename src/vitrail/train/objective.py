@@ -6,9 +6,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitrail.config.objective import MaskedAutoencoder, MaskedPatches, NextPixels
 from vitrail.config.recipe import Training
+from vitrail.config.suitable import check_suitable
 from vitrail.data.loader import Batch
-from vitrail.models import Model
+from vitrail.models import Model, ViT
 from vitrail.ops.losses import loss_of, smooth, with_margin
 
 
@@ -33,6 +35,13 @@ class Objective(Protocol):
     def judge(self, outputs: Tensor, part: Batch, inputs: tuple[Tensor, ...]) -> Judged:
         """Give every image's loss, and how much of its answer is right."""
         ...
+
+
+def suitable(model: Model, objective: MaskedPatches | MaskedAutoencoder | NextPixels) -> ViT:
+    """Give a model that can learn what is asked; refuses another."""
+    check_suitable(model.config, objective)
+    assert isinstance(model, ViT)
+    return model
 
 
 class Classification:

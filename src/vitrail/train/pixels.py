@@ -16,8 +16,8 @@ from vitrail.models import Model
 from vitrail.models.pixels import NextPixelModel
 from vitrail.ops.palette import make_palette, nearest
 from vitrail.train.group import gathered
-from vitrail.train.masked import judge_classes, transformer
-from vitrail.train.objective import Judged
+from vitrail.train.masked import judge_classes
+from vitrail.train.objective import Judged, suitable
 
 PIXELS = 1 << 16  # of the training images, that make a palette
 TOGETHER = 64  # images that are read at once for it
@@ -28,8 +28,8 @@ class NextPixelPrediction:
 
     counts = True
 
-    def __init__(self, model: Model, palette: Float[Tensor, "K C"]) -> None:
-        self.encoder = transformer(model)
+    def __init__(self, model: Model, objective: NextPixels, palette: Float[Tensor, "K C"]) -> None:
+        self.encoder = suitable(model, objective)
         self.module: nn.Module = NextPixelModel(self.encoder, palette)
 
     def inputs(self, part: Batch) -> tuple[Tensor, ...]:

@@ -16,7 +16,6 @@ from vitrail.config.recipe import Training
 from vitrail.data.feed import Feed, train_feed
 from vitrail.data.source import Source
 from vitrail.models import BiT, Model, ViT
-from vitrail.models.pixels import check_encoder
 from vitrail.train.checkpoints import Checkpoints
 from vitrail.train.chores import Evaluate, Evaluation, Log, Probing, Save, Tell
 from vitrail.train.fitting import fit_micro_batch
@@ -25,7 +24,7 @@ from vitrail.train.guard import Guard
 from vitrail.train.journal import Journal
 from vitrail.train.loop import Chore, Plan
 from vitrail.train.mae import MaskedAutoencoding
-from vitrail.train.masked import MaskedPatchPrediction, transformer
+from vitrail.train.masked import MaskedPatchPrediction
 from vitrail.train.measure import measure_objective
 from vitrail.train.objective import Classification, Objective
 from vitrail.train.optimiser import Averaged, build_optimiser
@@ -250,9 +249,8 @@ def build_objective(model: Model, training: Training, palette: Callable[[], Tens
             made = MaskedPatchPrediction(model, config, seed=training.seed)
         case MaskedAutoencoder() as config:
             made = MaskedAutoencoding(model, config, seed=training.seed)
-        case NextPixels():
-            check_encoder(transformer(model).config)  # before the palette, which takes a while
-            made = NextPixelPrediction(model, palette())
+        case NextPixels() as config:
+            made = NextPixelPrediction(model, config, palette())
         case _:
             assert_never(training.objective)
     made.module.to(next(model.parameters()).device)

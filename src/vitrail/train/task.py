@@ -5,6 +5,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from vitrail.config import ModelConfig, ViTConfig, parse, row
 from vitrail.config.objective import Labels, NextPixels
 from vitrail.config.recipe import Training
 from vitrail.config.recipes import adjust, fit
+from vitrail.config.suitable import check_suitable
 from vitrail.data.loader import Loader
 from vitrail.data.source import Source
 from vitrail.data.splits import SomeClasses, Subset, hold_out, split
@@ -44,6 +46,11 @@ class Task:
     workers: int = 0
     device: str | None = None
     tensorboard: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a model that cannot learn what is asked, before any image is read."""
+        if not isinstance(self.training.objective, Labels):
+            check_suitable(foresee_model(self), self.training.objective)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,8 +189,30 @@ def _keep_cut(path: Path, source: Source, share: float, cut: Cut) -> None:
         np.savez(temporary, train=cut[0], dev=cut[1], share=np.array(share), fingerprint=fingerprint)
 
 
+def foresee_model(task: Task) -> ModelConfig:
+    """Say what model a run without labels trains; of a checkpoint the headers are read alone."""
+    changes = model_changes(task, task.training, None)
+    return config_of(task.model, **changes) if is_checkpoint(task.model) else parse(task.model, changes)
+
+
 def build_model(task: Task, training: Training, classes: tuple[str, ...]) -> Model:
     """Make the model by its name, or open a checkpoint with a new zero head (Section 3.2)."""
+    labels = isinstance(training.objective, Labels)
+    changes: dict[str, Any] = model_changes(task, training, len(classes) if labels else None)
+    if is_checkpoint(task.model):
+        model = load(task.model, **changes)
+        if isinstance(model.head, CosineHead):  # directions are drawn, and a run has its own
+            weight = model.head.directions.weight
+            weight.data.copy_(draw(DIRECTIONS, weight.shape, training.seed))
+    else:
+        model = create(task.model, seed=training.seed, **changes)
+    before = tuple(name for name in model.card.without_names().seen if name not in classes)
+    model.card = replace(model.card, class_names=classes if labels else None, seen=before, metrics={})
+    return model.train()
+
+
+def model_changes(task: Task, training: Training, classes: int | None) -> dict[str, Any]:
+    """Give what a run changes of the model that is named, or of the checkpoint."""
     changes = dict(task.changes)
     for name in ("dropout", "stochastic_depth"):
         if (value := getattr(training, name)) is not None:
@@ -191,28 +220,20 @@ def build_model(task: Task, training: Training, classes: tuple[str, ...]) -> Mod
     changes.setdefault("head_bias", training.head_bias)
     if training.image_size is not None:
         changes["image_size"] = training.image_size
-    labels = isinstance(training.objective, Labels)
-    changes["classes"] = len(classes) if labels else None
+    changes["classes"] = classes
     known = config_of(task.model) if is_checkpoint(task.model) else None
     if training.margin is not None:
         changes.setdefault("cosine_scale", known.cosine_scale or SCALE if known else SCALE)
         if changes["cosine_scale"] is None:
             raise ConfigError("margin needs a classifier by cosines. Leave model.cosine_scale out, or set margin=none.")
-    if isinstance(training.objective, NextPixels) and known is None:
-        changes = {"causal": True, "pooling": "mean", **changes}
     if known is not None:
-        model = load(task.model, **_for_kind(changes, type(known)))  # pyright: ignore[reportArgumentType]
-        if isinstance(model.head, CosineHead):  # directions are drawn, and a run has its own
-            weight = model.head.directions.weight
-            weight.data.copy_(draw(DIRECTIONS, weight.shape, training.seed))
-    else:
-        kind, values = row(task.model)
-        if training.hidden and kind is ViTConfig and labels:
-            changes.setdefault("representation_width", values["width"])
-        model = create(task.model, seed=training.seed, **_for_kind(changes, kind))  # pyright: ignore[reportArgumentType]
-    before = tuple(name for name in model.card.without_names().seen if name not in classes)
-    model.card = replace(model.card, class_names=classes if labels else None, seen=before, metrics={})
-    return model.train()
+        return _for_kind(changes, type(known))
+    kind, values = row(task.model)
+    if isinstance(training.objective, NextPixels) and kind is ViTConfig:
+        changes = {"causal": True, "pooling": "mean", **changes}
+    if isinstance(training.objective, Labels) and kind is ViTConfig and training.hidden:
+        changes.setdefault("representation_width", values["width"])
+    return _for_kind(changes, kind)
 
 
 def is_checkpoint(model: str) -> bool:
