@@ -139,7 +139,7 @@ def test_gradients_reach_encoder_decoder_and_mask_and_each_sample_hides_its_own(
 def test_the_decoder_is_narrow_beside_a_narrow_encoder(width: int, expected: int) -> None:
     config = family("vit", width=width, heads=4).config
     found = decoder_config(config, MaskedAutoencoder())  # pyright: ignore[reportArgumentType]
-    assert (found.width, found.heads, found.mlp_width, found.depth) == (expected, expected // 32, 4 * expected, 4)
+    assert (found.width, found.heads, found.mlp_width, found.depth) == (expected, expected // 64, 4 * expected, 4)
 
 
 def test_a_run_learns_and_hands_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,7 +167,7 @@ def test_what_cannot_be_hidden_from_is_refused() -> None:
         ({"masked": 1.0}, r"masked=1 of 3 x 5 patches is 15; expected 1 to 14\. Set masked=0\.75"),
         ({"masked": 0.01}, "is 0; expected 1 to 14"),
         ({"masked": 1.2}, "masked must be from 0 to 1; got 1.2"),
-        ({"decoder_width": 100}, "decoder_width must be a multiple of 32; got 100"),
+        ({"decoder_width": 100}, "decoder_width must be a multiple of 64; got 100"),
         ({"decoder_depth": 0}, "decoder_depth must be a whole number, at least 1; got 0"),
     )
     for settings, words in wrong:

@@ -16,7 +16,7 @@ from vitrail.models.vit import ViT
 from vitrail.ops import patchify
 from vitrail.ops.masking import take
 
-STEP, WIDEST = 64, 512  # of the decoder's width, where it is not said
+WIDEST = 512  # a decoder, where its width is not said
 
 
 class MaskedAutoencoderModel(nn.Module):
@@ -90,7 +90,7 @@ def vectors_of(
 
 def decoder_config(config: ViTConfig, objective: MaskedAutoencoder) -> ViTConfig:
     """Give the decoder's shape: as the authors' where little is said, and narrower beside a narrow encoder."""
-    width = objective.decoder_width or min(-(-2 * config.width // 3 // STEP) * STEP, WIDEST)
+    width = objective.decoder_width or min(-(-2 * config.width // 3 // HEAD) * HEAD, WIDEST)
     return ViTConfig(
         stem=config.stem,
         depth=objective.decoder_depth,
