@@ -1,5 +1,6 @@
 """How many steps fit into a time."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,12 +33,12 @@ def task(out: Path, **changes: Any) -> Task:
     )
 
 
-def pretend(monkeypatch: pytest.MonkeyPatch, seconds: float) -> list[Task]:
+def pretend(monkeypatch: pytest.MonkeyPatch, seconds: float, probing: float = 0.0) -> list[Task]:
     asked: list[Task] = []
 
-    def trial(task: Task, measure: object) -> float:
+    def trial(task: Task, measure: object, probe: object) -> tuple[float, float]:
         asked.append(task)
-        return seconds
+        return seconds, probing
 
     monkeypatch.setattr(pace, "_trial", trial)
     return asked
@@ -52,6 +53,19 @@ def test_evaluations_and_spare_time_are_taken_off(tmp_path: Path, monkeypatch: p
     assert why == f"{steps:,} steps fit into 10 minutes: 0.50 seconds each, as measured"
 
 
+@pytest.mark.parametrize(
+    ("changes", "taken", "each"),
+    [({}, 10 * 3, 0), ({"evaluate_every": 60}, 3, 3 / 60), ({"probe_every": 20, "evaluate_every": 60}, 3, 3 / 20)],
+)
+def test_probes_are_taken_off(
+    changes: dict[str, int], taken: float, each: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, 0.5, probing=3.0)
+    steps, _ = pace.steps_within(task(tmp_path / "a", dev=0.0, **changes), 600, measure_accuracy)
+    # 1,000 images are evaluated at the end, each a third of one that is trained on.
+    assert steps == pytest.approx((600 * 0.95 - 0.5 / 16 * 1000 / 3 - taken) / (0.5 + each), abs=2)
+
+
 def test_too_little_time_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, 30.0)
     with pytest.raises(
@@ -63,9 +77,23 @@ def test_too_little_time_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_trial_leaves_nothing_and_tells_a_steps_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    each = pace._trial(task(tmp_path / "run", dev=0.1), measure_accuracy)
+    each, probing = pace._trial(task(tmp_path / "run", dev=0.1), measure_accuracy)
     assert 0 < each < 5
-    assert list(tmp_path.iterdir()) == []
+    assert probing == 0
+    left = [path.name for path in tmp_path.iterdir()]
+    assert [
+        name for name in left if not name.startswith("torchinductor")
+    ] == []  # which torch makes where it is first used
+
+
+def test_a_trial_probes_once_and_tells_its_time(tmp_path: Path) -> None:
+    def probe(model: object, **_: object) -> dict[str, float]:
+        time.sleep(0.3)
+        return {"linear": 0.5}
+
+    each, probing = pace._trial(task(tmp_path / "run", dev=0.1, probe_every=2), measure_accuracy, probe)
+    assert 0.3 <= probing < 0.6
+    assert 0 < each < 5
 
 
 def test_a_command_of_minutes_ends_in_time_and_goes_on_as_it_began(

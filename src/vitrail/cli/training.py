@@ -163,7 +163,7 @@ def train(
             tell({"kind": "note", "text": reason})
         if minutes is not None:
             tell({"kind": "note", "text": "measuring how long a step takes"})
-            steps, reason = steps_within(task, 60 * minutes, measure_accuracy)
+            steps, reason = steps_within(task, 60 * minutes, measure_accuracy, probing)
             task = replace(task, training=adjust(task.training, {"steps": steps}))
             tell({"kind": "note", "text": reason})
         tell({"kind": "note", "text": f"writing to {task.out}"})

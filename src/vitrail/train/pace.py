@@ -13,9 +13,9 @@ from vitrail.checkpoint.place import BEGUN, read_document
 from vitrail.config.recipes import adjust
 from vitrail.errors import ConfigError
 from vitrail.train.journal import Journal
-from vitrail.train.prepare import Measure
+from vitrail.train.prepare import Measure, Probe
 from vitrail.train.run import run
-from vitrail.train.task import Task, training_split
+from vitrail.train.task import TIMES, Task, training_split
 
 TRIAL = 8  # steps, of which the first few warm up
 COUNTED = 4
@@ -24,17 +24,18 @@ ANSWER = 1 / 3  # what an image costs that is evaluated, of one that is trained 
 SPARE = 0.95  # of the time, as machines have moods
 
 
-def steps_within(task: Task, seconds: float, measure: Measure) -> tuple[int, str]:
-    """Give the steps that fit, evaluations and all, and why; those of the run itself where it has begun already."""
+def steps_within(task: Task, seconds: float, measure: Measure, probe: Probe | None = None) -> tuple[int, str]:
+    """Give the steps that fit, evaluations, probes and all, and why; those of the run itself where it has begun."""
     if (task.out / BEGUN).is_file():
         steps = read_document(task.out / BEGUN).get("training", {}).get("steps")
         if isinstance(steps, int):
             return steps, f"{steps:,} steps, as the run was begun with"
     start = time.perf_counter()
-    pace = _trial(task, measure)
-    left = seconds * SPARE - (time.perf_counter() - start)
+    pace, probing = _trial(task, measure, probe)
+    every = task.training.probe_every or task.training.evaluate_every
+    left = seconds * SPARE - (time.perf_counter() - start) - probing * (1 if every else TIMES)
     images, evaluated, last = _images(task)
-    each = pace * (1 + ANSWER * evaluated / max(images, 1))
+    each = pace * (1 + ANSWER * evaluated / max(images, 1)) + (probing / every if every else 0)
     steps = int((left - pace / task.training.batch * ANSWER * last) / each)
     if steps < FEWEST:
         raise ConfigError(
@@ -44,17 +45,19 @@ def steps_within(task: Task, seconds: float, measure: Measure) -> tuple[int, str
     return steps, f"{steps:,} steps fit into {seconds / 60:g} minutes: {pace:.2f} seconds each, as measured"
 
 
-def _trial(task: Task, measure: Measure) -> float:
-    """Run a few steps beside, where nothing is kept; give the seconds of one."""
-    changes = {"steps": TRIAL, "log_every": 1, "save_every": 10 * TRIAL, "evaluate_every": 10 * TRIAL, "dev": 0.0}
-    training = adjust(task.training, changes | {"patience": None, "schedule.warmup": 0, "held_out": 0.0})
+def _trial(task: Task, measure: Measure, probe: Probe | None = None) -> tuple[float, float]:
+    """Run a few steps beside, where nothing is kept; give the seconds of one, and of a probe."""
+    never = dict.fromkeys(("save_every", "evaluate_every", "probe_every"), 10 * TRIAL)
+    changes = {"steps": TRIAL, "log_every": 1, "dev": 0.0, "patience": None, "schedule.warmup": 0, "held_out": 0.0}
+    training = adjust(task.training, never | changes)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "trial"
         splits = {"train": training_split(task.splits)}
-        run(replace(task, out=out, training=training, splits=splits, tensorboard=False), measure, _nobody)
+        run(replace(task, out=out, training=training, splits=splits, tensorboard=False), measure, _nobody, probe)
         lines = [json.loads(line) for line in Journal(out).path.read_text().splitlines()]
     paces = [line["time"]["images_per_second"] for line in lines if line["kind"] == "train"]
-    return task.training.batch / statistics.median(paces[-COUNTED:])
+    probes = [line["time"]["seconds"] for line in lines if line["kind"] == "probe"]
+    return task.training.batch / statistics.median(paces[-COUNTED:]), max(probes, default=0.0)
 
 
 def _images(task: Task) -> tuple[int, float, int]:
