@@ -11,6 +11,8 @@ import pytest
 import vitrail
 from vitrail.cli import main
 from vitrail.data.open import open_data
+from vitrail.data.sources.memory import MemorySource
+from vitrail.data.sources.packed import pack
 from vitrail.data.take import EvaluationTake
 from vitrail.data.transforms import scale
 
@@ -169,3 +171,20 @@ def test_the_demo_learns_in_two_minutes(tmp_path: Path) -> None:
     found = json.loads(run.stdout)
     assert found["finetuned"]["accuracy"] > 0.83
     assert found["difference"] > 0.08
+
+
+def test_settings_of_any_optimiser_wait_for_the_recipe_that_is_chosen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vitrail.save(vitrail.create("ViT-B/16", depth=3, image_size=16), tmp_path / "large")
+    images = MemorySource(np.zeros((20, 16, 16, 3), dtype=np.uint8), np.arange(20) % 2, ("ant", "bee"))
+    pack(images, tmp_path / "few", 16, overwrite=False)
+    command = ["finetune", str(tmp_path / "few"), "--model", str(tmp_path / "large"), "--steps", "1", "--batch", "2"]
+    command += ["--set", "image_size=16", "--workers", "0", "--out"]
+    for name, setting in (("a", "momentum=0.8"), ("b", "optimiser=sgd")):
+        assert main([*command, str(tmp_path / name), "--set", setting]) == 0
+        found = json.loads((tmp_path / name / "resolved.json").read_text())["training"]["optimiser"]
+        assert (found["kind"], found["rate"]) == ("sgd", 0.01)  # as it says that it chose
+        assert "SGD at 0.01" in " ".join(capsys.readouterr().err.split())
+    assert main([*command, str(tmp_path / "c"), "--set", "betas=0.9,0.95"]) == 1
+    assert "'betas' is a field of optimiser=adam; here optimiser is sgd" in " ".join(capsys.readouterr().err.split())

@@ -276,6 +276,8 @@ def changed(name: str, *settings: str) -> dict[str, Any]:
         ("i1k", ["optimiser.decay=0.2"], {"optimiser": Adam(rate=3e-3, decay=0.2)}),
         ("i1k", ["betas=0.8,0.95"], {"optimiser": Adam(rate=3e-3, decay=0.3, betas=(0.8, 0.95))}),
         ("i1k", ["momentum=0.8", "optimiser=sgd"], {"optimiser": SGD(momentum=0.8)}),
+        ("finetune/imagenet-512", ["optimiser=sgd", "momentum=0.8"], {"optimiser": SGD(rate=0.01, momentum=0.8)}),
+        ("i1k", ["optimiser=adam"], {}),
         ("i1k", ["warmup=7", "end=1e-4"], {"schedule": Schedule(curve="cosine", warmup=7, end=1e-4)}),
         (
             "i1k",
@@ -324,11 +326,13 @@ def test_a_setting_reaches_into_parts_of_parts(name: str, settings: list[str], e
             "i1k",
             ["objective=mae", "target=mean-colour"],
             "'target' is a field of objective=masked-patch; here objective is mae, whose fields are masked, "
-            r"normalised, decoder_depth, decoder_width\. Leave target out, or take objective=masked-patch",
+            r"normalised, decoder_depth, decoder_width, decoder_head_width\. Leave target out, or take "
+            "objective=masked-patch",
         ),
         ("i1k", ["objective=mae", "objective.target=pixels"], "here objective is mae, whose fields are masked"),
         ("i1k", ["masked=0.5"], "'masked' is a field of objective=masked-patch or mae; .* is labels, which has none"),
         ("i1k", ["momentum=0.8"], "'momentum' is a field of optimiser=sgd; here optimiser is adam"),
+        ("i1k", ["schedule.momentum=1"], "has no field 'schedule.momentum'"),
         ("i1k", ["optimiser.rte=1"], r"Did you mean 'optimiser\.rate'\?"),
         ("i1k", ["randaugment.magnitud=1"], r"Did you mean '.*randaugment\.magnitude'\?"),
         ("augreg/light2", ["magnitude=3", "randaugment.magnitude=4"], r"randaugment\.magnitude is given twice"),

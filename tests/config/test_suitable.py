@@ -6,7 +6,7 @@ import pytest
 from families import FAMILIES
 
 from vitrail.config import PatchStem, override
-from vitrail.config.objective import Labels, MaskedAutoencoder, MaskedPatches, NextPixels, Objective
+from vitrail.config.objective import Labels, MaskedAutoencoder, MaskedPatches, NextPixels, Objective, count_of
 from vitrail.config.suitable import check_suitable
 from vitrail.errors import ConfigError
 
@@ -28,6 +28,15 @@ def test_what_has_no_patches_or_a_layer_of_labels_learns_labels_alone(
     ("name", "changes", "objective", "words"),
     [
         ("vit", {"channels": 1}, MaskedPatches(), r"3 channels; the model has 1\. Set target=pixels"),
+        ("vit", {"channels": 1}, MaskedPatches(target="small-colours"), r"the model has 1\. Set target=pixels"),
+        ("vit", {"image_size": (4, 4)}, MaskedPatches(), r"an image is one patch, .* Give larger images"),
+        ("vit", {"image_size": (4, 4)}, MaskedAutoencoder(), "an image is one patch"),
+        (
+            "vit",
+            {"image_size": (4, 8)},
+            MaskedAutoencoder(),
+            r"is 2; expected 1 to 1\. Set masked=0\.5,",
+        ),
         ("vit", {}, MaskedPatches(corrupted=0.01), r"corrupted=0\.01 of 3 x 5 patches is 0; expected 1 to 15"),
         ("hybrid", {}, MaskedAutoencoder(), "a hybrid's ResNet sees them all"),
         ("axial", {}, MaskedAutoencoder(), "got attention=axial"),
@@ -56,3 +65,9 @@ def test_what_cannot_learn_what_is_asked_is_refused(
 )
 def test_what_can_is_not(name: str, changes: dict[str, Any], objective: Objective) -> None:
     check_suitable(override(FAMILIES[name], changes), objective)
+
+
+def test_a_share_is_rounded_as_it_is_written() -> None:
+    for patches in range(1, 400):
+        for hundredths in range(101):
+            assert count_of(hundredths / 100, patches) == (2 * hundredths * patches + 100) // 200

@@ -15,7 +15,7 @@ from vitrail.models import build
 from vitrail.ops.counts import parameters
 from vitrail.ops.memory import Step, peak_memory
 from vitrail.train import fitting
-from vitrail.train.fitting import fit_micro_batch, free_memory, networks
+from vitrail.train.fitting import fit_micro_batch, free_memory, networks, prediction_bytes
 from vitrail.train.prepare import build_objective
 
 CPU = torch.device("cpu")
@@ -93,6 +93,35 @@ def test_a_step_without_labels_needs_what_is_reckoned(
     for share, fits in ((0.95, False), (1.15, True)):
         monkeypatch.setattr(fitting, "free_memory", lambda device, share=share: int(share * measured / fitting.SHARE))
         assert (fit_micro_batch(config, training, count, CPU, "float32") == count) == fits
+
+
+def test_predictions_of_half_the_precision_take_less() -> None:
+    config, objective = parse("ViT-Ti/16", {"classes": None}), MaskedPatches(target="small-colours")
+    outputs = 64 * 98 * 16 * 512  # images, corrupted patches, colours, classes
+    full, half = (
+        prediction_bytes(config, objective, Step(kind="train", batch=64, precision=precision))
+        for precision in ("float32", "bfloat16")
+    )
+    assert full - half == 2 * outputs
+
+
+@pytest.mark.usefixtures("untyped")
+def test_a_decoder_whose_activations_are_made_again_holds_less() -> None:
+    samples = torch.arange(8)
+    part = Batch(torch.rand(8, 3, 64, 64), samples, samples, samples, samples[:0], 0, 0, ())
+    peaks = []
+    for checkpointing in (False, True):
+        config = parse("ViT-Ti/8", {"classes": None, "depth": 1, "image_size": 64, "checkpointing": checkpointing})
+        training = Training(objective=MaskedAutoencoder(decoder_depth=8), steps=5, optimiser=Adam())
+        made = build_objective(build(config, seed=0).train(), training, lambda: torch.rand(512, 3))
+
+        def once(made: Any = made) -> None:
+            inputs = made.inputs(part)
+            made.judge(made.module(*inputs), part, inputs).losses.mean().backward()
+
+        once()
+        peaks.append(peak_bytes(once)[1])
+    assert peaks[1] < 0.5 * peaks[0]
 
 
 def test_the_average_is_of_the_decoder_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from vitrail.data.sources.memory import MemorySource
 from vitrail.errors import ConfigError
 from vitrail.evaluate.accuracy import measure_accuracy
 from vitrail.models import Model
+from vitrail.ops.order import Purpose, key, mix
 from vitrail.train.group import Group
 from vitrail.train.guard import DivergedError
 from vitrail.train.loop import accumulate, cut, sample_keys, take_part, take_step, train
@@ -238,6 +239,14 @@ def test_every_sample_has_its_own_dropout_in_every_epoch(tmp_path: Path) -> None
     later = dict(zip(second.samples.tolist(), sample_keys(second, 0).tolist(), strict=True))
     other = dict(zip(first.samples.tolist(), sample_keys(first, 1).tolist(), strict=True))
     assert all(len({keys[sample], later[sample], other[sample]}) == 3 for sample in keys)
+
+
+def test_dropout_has_keys_of_its_own(tmp_path: Path) -> None:
+    part = next(ready(tmp_path, images_of(12), batch=12).plan.feed.epoch(1))
+    found = sample_keys(part, 3).astype(np.uint64)
+    samples = part.samples.numpy().astype(np.uint64)
+    same = [purpose for purpose in Purpose if np.array_equal(mix(samples ^ key(3, 1, purpose)), found)]
+    assert same == [Purpose.DROPOUT]
 
 
 def test_a_batch_is_cut_into_parts_the_last_of_which_may_be_empty(tmp_path: Path) -> None:

@@ -167,7 +167,8 @@ def test_what_cannot_be_hidden_from_is_refused() -> None:
         ({"masked": 1.0}, r"masked=1 of 3 x 5 patches is 15; expected 1 to 14\. Set masked=0\.75"),
         ({"masked": 0.01}, "is 0; expected 1 to 14"),
         ({"masked": 1.2}, "masked must be from 0 to 1; got 1.2"),
-        ({"decoder_width": 100}, "decoder_width must be a multiple of 64; got 100"),
+        ({"decoder_width": 100}, "decoder_head_width=64 does not divide the decoder's width, a multiple of 100"),
+        ({"decoder_head_width": 48}, "decoder_head_width=48 does not divide the decoder's width, a multiple of 64"),
         ({"decoder_depth": 0}, "decoder_depth must be a whole number, at least 1; got 0"),
     )
     for settings, words in wrong:

@@ -11,13 +11,15 @@ from torch import Tensor
 
 import vitrail
 from vitrail.cli import main
-from vitrail.config import PatchStem
+from vitrail.config import PatchStem, ViTConfig
 from vitrail.config.objective import NextPixels
+from vitrail.config.recipe import Training
 from vitrail.data.loader import Batch
 from vitrail.errors import ConfigError
 from vitrail.models import ViT
 from vitrail.models.pixels import NextPixelModel
 from vitrail.train.pixels import NextPixelPrediction
+from vitrail.train.task import Task, foresee_model
 
 CAUSAL = {"stem": PatchStem(patch=1), "image_size": (4, 5), "causal": True, "pooling": "mean"}
 
@@ -126,6 +128,22 @@ def test_a_run_learns_goes_on_and_is_read_out_by_a_linear_probe(
     first = json.loads(capsys.readouterr().out)
     assert (last["layer"], first["layer"]) == (None, 1)
     assert first["results"][0]["value"] != last["results"][0]["value"]
+
+
+def test_a_pooling_that_is_said_is_kept() -> None:
+    for said, found in (({}, "mean"), ({"pooling": "max"}, "max")):
+        task = Task(
+            command="",
+            data="",
+            splits={},
+            model="ViT-Ti/1",
+            training=Training(objective=NextPixels(), steps=1, image_size=(4, 4)),
+            out=Path("run"),
+            changes=said,
+        )
+        config = foresee_model(task)
+        assert isinstance(config, ViTConfig)
+        assert (config.causal, config.pooling) == (True, found)
 
 
 @pytest.mark.usefixtures("untyped")

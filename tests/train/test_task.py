@@ -14,6 +14,8 @@ from files.servers import Served, Server
 
 import vitrail
 from vitrail.cli import main
+from vitrail.config import override
+from vitrail.config.codec import decode_objective, encode_objective
 from vitrail.config.objective import MaskedAutoencoder, MaskedPatches, NextPixels, Objective
 from vitrail.config.recipe import Training
 from vitrail.data.open import open_data
@@ -176,6 +178,33 @@ def test_a_run_of_before_there_were_margins_goes_on(tmp_path: Path) -> None:
     (tmp_path / "run" / "training.json").write_text(json.dumps(begun))
     assert main(command) == 0
     assert without_held_out(tmp_path / "run", source := images_of(40)) is source
+
+
+def test_a_run_of_mae_of_before_heads_had_a_width_goes_on_with_theirs_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pack(images_of(40), tmp_path / "flat", 8, overwrite=False)
+    command = ["pretrain", str(tmp_path / "flat"), *TINY, "--objective", "mae", "--steps", "2", "--workers", "0"]
+    command += ["--set", "model.mlp_width=29", "--set", "image_size=8", "--out", str(tmp_path / "run"), "--quiet"]
+    assert main([*command, "--set", "decoder_head_width=32"]) == 0
+    begun = json.loads((tmp_path / "run" / "training.json").read_text())
+    del begun["training"]["objective"]["decoder_head_width"]
+    (tmp_path / "run" / "training.json").write_text(json.dumps(begun))
+    capsys.readouterr()
+    assert main(command) == 1
+    assert "decoder_head_width" in " ".join(capsys.readouterr().err.split())
+    assert main([*command, "--set", "decoder_head_width=32"]) == 0
+    old = encode_objective(MaskedAutoencoder())
+    del old["decoder_head_width"]
+    assert decode_objective(old) == MaskedAutoencoder(decoder_head_width=32)
+
+
+def test_what_is_said_of_a_checkpoint_helps_to_recognise_it(tmp_path: Path) -> None:
+    config = override(FAMILIES["vit"], {"image_size": (12, 20), "pooling": "mean"})
+    vitrail.save(build(config, seed=0), tmp_path / "vit.npz", layout="google")
+    task = unlabelled(tmp_path, str(tmp_path / "vit.npz"), MaskedPatches(), image_size=(12, 20))
+    assert foresee_model(task).image_size == (12, 20)
+    assert build_model(task, task.training, ()).config.image_size == (12, 20)
 
 
 class Unread(MemorySource):

@@ -75,7 +75,7 @@ def read_all(asked: Asked) -> tuple[dict[str, Any], list[str]]:
 
     ours = [text.removeprefix("model.") for text in asked.settings if text.startswith("model.")]
     others = [text for text in asked.settings if not text.startswith("model.")]
-    _parsed(recipe(asked.recipe or "scratch", examples=1).training, others)
+    _check_readable(asked.recipe, others)
     if "steps" in asked.flags and "epochs" in asked.flags:
         raise ConfigError("a run's length is given twice: --steps and --epochs. Give one.")
     if "classes" in names_of([*ours, *others]):
@@ -90,11 +90,10 @@ def read_all(asked: Asked) -> tuple[dict[str, Any], list[str]]:
 
 def settle(asked: Asked, splits: "Mapping[str, Source]", *, later: Sequence[str] = ()) -> "Choice":
     """Choose a recipe and a model where they are not said; no reason is given for fields that are settled later."""
-    from vitrail.checkpoint.load import config_of
     from vitrail.data.sources.remote import RemoteShards
     from vitrail.ops.counts import parameters
     from vitrail.train.choose import Choice, choose, middle_side
-    from vitrail.train.task import is_checkpoint, training_split
+    from vitrail.train.task import known_model, training_split
 
     whole = training_split(splits)
     if isinstance(whole, RemoteShards) and (asked.recipe is None or not asked.flags.get("steps")):
@@ -104,7 +103,7 @@ def settle(asked: Asked, splits: "Mapping[str, Source]", *, later: Sequence[str]
         asked = replace(asked, model=PIXELS)
     if asked.recipe is None:
         own = ("image_size",) if learned == "next-pixel" else ()
-        known = config_of(asked.model) if asked.model is not None and is_checkpoint(asked.model) else None
+        known = None if asked.model is None else known_model(asked.model, said_of_model(asked))
         found = choose(
             whole,
             asked.model,
@@ -129,6 +128,13 @@ def settle(asked: Asked, splits: "Mapping[str, Source]", *, later: Sequence[str]
         reasons=(f"the recipe {asked.recipe}: {found.source}",),
         rates=found.rates,
     )
+
+
+def said_of_model(asked: Asked) -> dict[str, Any]:
+    """Give what was said of the model itself, and the size of its images."""
+    changes, settings = read_all(asked)
+    sizes = [text for text in settings if text.partition("=")[0].strip() == "image_size"]
+    return changes | _parsed(recipe("scratch").training, sizes)
 
 
 def objective_of(asked: Asked) -> str:
@@ -183,6 +189,19 @@ def task_of(
 def names_of(settings: Sequence[str]) -> set[str]:
     """Give the fields that settings name."""
     return {text.partition("=")[0].strip() for text in settings}
+
+
+def _check_readable(name: str | None, settings: list[str]) -> None:
+    """Refuse settings that the recipe cannot have; where it is chosen later, those that none of the usual ones has."""
+    refused: list[ConfigError] = []
+    usual = ("scratch", "finetune/imagenet") if name is None else (name,)
+    for each in usual:
+        try:
+            _parsed(recipe(each, examples=1).training, settings)
+        except ConfigError as error:
+            refused.append(error)
+    if len(refused) == len(usual):
+        raise refused[0]
 
 
 def _parsed(training: Training, settings: list[str]) -> dict[str, object]:

@@ -10,8 +10,9 @@ from vitrail.config.objective import Objective
 from vitrail.config.recipe import Training
 from vitrail.errors import ConfigError
 
-# Fields that documents do not have which were written before there were any: there they have their defaults.
-ADDED = frozenset({"cosine_scale", "margin", "held_out", "objective", "causal", "probe_every"})
+# Fields that documents do not have which were written before there were any: there they have their defaults,
+ADDED = frozenset({"cosine_scale", "margin", "held_out", "objective", "causal", "probe_every", "decoder_head_width"})
+MEANT = {"decoder_head_width": 32}  # or what was meant then
 
 _WORDS = {kind: word for word, kind in KINDS.items()}
 
@@ -54,12 +55,15 @@ def decode_objective(document: object) -> Objective:
 
 
 def complete(document: Any) -> Any:  # noqa: ANN401
-    """Give what `encode_training` wrote with the fields that came later, at their defaults."""
-    return _later(Training) | document if isinstance(document, dict) else document
+    """Give what `encode_training` wrote with the fields that came later."""
+    if not isinstance(document, dict):
+        return document
+    kind = KINDS.get(str(document.get("kind")))
+    return ({} if kind is None else _later(kind)) | {name: complete(value) for name, value in document.items()}
 
 
 def _later(kind: type) -> dict[str, Any]:
-    return {name: _encode(default) for name, default in defaults(kind).items() if name in ADDED}
+    return {name: MEANT.get(name, _encode(default)) for name, default in defaults(kind).items() if name in ADDED}
 
 
 def _encode(value: Any) -> Any:  # noqa: ANN401

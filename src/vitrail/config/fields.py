@@ -136,15 +136,19 @@ def parts_of(hint: object) -> dict[str, type]:
 
 def _merge(kind: type, values: Mapping[str, object], changes: Mapping[str, object]) -> dict[str, Any]:
     """Give every field its default, its value or its change, parts by their words; changes inside parts are left."""
-    whole = {name: _part(name, value, hints(kind)[name]) for name, value in changes.items() if name in hints(kind)}
-    return defaults(kind) | dict(values) | whole
+    merged = defaults(kind) | dict(values)
+    for name in changes.keys() & hints(kind).keys():
+        merged[name] = _part(name, changes[name], hints(kind)[name], merged.get(name))
+    return merged
 
 
-def _part(name: str, value: object, hint: object) -> object:
-    """Take a part by its word, with its defaults; anything else as it is."""
+def _part(name: str, value: object, hint: object, before: object) -> object:
+    """Take a part by its word, as it is where it is of that kind, or else with its defaults; anything else as it is."""
     parts = parts_of(hint)
     if not parts or not isinstance(value, str):
         return value
+    if type(before) is parts.get(value):
+        return before
     if value == "none" and NoneType in get_args(hint):
         return None
     if value not in parts:
@@ -194,9 +198,11 @@ def _check_kind(kind: type, values: Mapping[str, object], name: str) -> None:
         if having and here and where in ("", part):
             own = ", ".join(hints(kinds[here]))
             told = f"whose fields are {own}" if own else "which has none"
+            able = [word for word in having if len(defaults(kinds[word])) == len(hints(kinds[word]))]
+            cure = f", or take {part}={able[0]}" if able else ""
             raise ConfigError(
                 f"{leaf!r} is a field of {part}={' or '.join(having)}; here {part} is {here}, {told}. "
-                f"Leave {leaf} out, or take {part}={having[0]}."
+                f"Leave {leaf} out{cure}."
             )
 
 

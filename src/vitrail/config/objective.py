@@ -1,12 +1,13 @@
 """What a model learns from images: their labels, or the images themselves."""
 
 from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Literal, get_args
 
 from vitrail.config.check import DEEPEST, one_of, share, truth, whole
 from vitrail.errors import ConfigError
 
-HEAD = 64  # features of a head of a decoder, as of an encoder; the authors' 32 make attention slower
+STEP = 64  # of a decoder's width, where it is not said
 Target = Literal["mean-colour", "small-colours", "pixels"]
 
 
@@ -45,15 +46,21 @@ class MaskedAutoencoder:
     normalised: bool = True  # each patch by the mean and deviation of its own pixels
     decoder_depth: int = 4  # the authors' 8 are no better once fine-tuned (their Table 1a), and slower
     decoder_width: int | None = None  # None: two thirds of the encoder's in steps of 64, 512 at most
+    decoder_head_width: int = 64  # as of an encoder; the authors' 32 make attention slower
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "masked", share("masked", self.masked))
         truth("normalised", self.normalised)
         object.__setattr__(self, "decoder_depth", whole("decoder_depth", self.decoder_depth, most=DEEPEST))
+        object.__setattr__(self, "decoder_head_width", whole("decoder_head_width", self.decoder_head_width))
         if self.decoder_width is not None:
             object.__setattr__(self, "decoder_width", whole("decoder_width", self.decoder_width))
-            if self.decoder_width % HEAD:
-                raise ConfigError(f"decoder_width must be a multiple of {HEAD}; got {self.decoder_width}.")
+        width = STEP if self.decoder_width is None else self.decoder_width
+        if width % self.decoder_head_width:
+            raise ConfigError(
+                f"decoder_head_width={self.decoder_head_width} does not divide the decoder's width, "
+                f"a multiple of {width}. Set decoder_width to a multiple of it."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +74,8 @@ class NextPixels:
 
 
 def count_of(share: float, patches: int) -> int:
-    """Round a share of the patches to whole ones, a half up."""
-    return int(share * patches + 0.5)
+    """Round a share of the patches to whole ones, a half up; shares are what they are written as."""
+    return int((Decimal(str(share)) * patches).to_integral_value(ROUND_HALF_UP))
 
 
 Objective = Labels | MaskedPatches | MaskedAutoencoder | NextPixels

@@ -24,10 +24,10 @@ def check_suitable(config: ModelConfig, objective: Objective) -> None:
     match objective:
         case MaskedPatches():
             _check_colours(config, objective)
-            _check_share(config, "corrupted", objective.corrupted)
+            _check_share(config, "corrupted", objective.corrupted, usual=0.5)
         case MaskedAutoencoder():
             _check_alone(config)
-            _check_share(config, "masked", objective.masked, leaves=1)
+            _check_share(config, "masked", objective.masked, usual=0.75, leaves=1)
         case NextPixels():
             _check_pixels(config)
         case _:
@@ -40,14 +40,17 @@ def _check_colours(config: ViTConfig, objective: MaskedPatches) -> None:
         raise ConfigError(f"colours are of images with 3 channels; the model has {config.channels}. Set target=pixels.")
 
 
-def _check_share(config: ViTConfig, name: str, share: float, *, leaves: int = 0) -> None:
-    """Refuse a share of the patches that is none of them, or leaves fewer than it must."""
+def _check_share(config: ViTConfig, name: str, share: float, *, usual: float, leaves: int = 0) -> None:
+    """Refuse a share of the patches that is none of them, or leaves fewer than it must; and a single patch."""
     rows, cols = config.grid
-    count = count_of(share, rows * cols)
-    if not 0 < count <= rows * cols - leaves:
+    if rows * cols < 2:
+        raise ConfigError("an image is one patch, and nothing is left to predict it from. Give larger images.")
+    allowed = range(1, rows * cols - leaves + 1)
+    if (count := count_of(share, rows * cols)) not in allowed:
+        cure = usual if count_of(usual, rows * cols) in allowed else 0.5
         raise ConfigError(
-            f"{name}={share:g} of {rows} x {cols} patches is {count}; expected 1 to {rows * cols - leaves}. "
-            f"Set {name}={0.5 if leaves == 0 else 0.75:g}, or give larger images."
+            f"{name}={share:g} of {rows} x {cols} patches is {count}; expected 1 to {allowed[-1]}. "
+            f"Set {name}={cure:g}, or give larger images."
         )
 
 

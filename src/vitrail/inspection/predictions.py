@@ -90,6 +90,8 @@ def predict(objective: Predicting, images: Float[Tensor, "B C H W"]) -> Predicti
                 words = SCALED if objective.objective.normalised else HIDDEN
             case NextPixelPrediction():
                 shown, words = _pixels(objective, outputs, inputs), PIXELS
+        height, width = images.shape[2:]  # a hybrid's patches may go on past the edge
+        shown = (picture[:, :, :height, :width] for picture in shown)
         levels = (unscale(picture, objective.encoder.card.preprocessing) for picture in shown)
         read, made = (picture.round().clamp(0, 255).to(torch.uint8).cpu() for picture in levels)
     return Predictions(words, read, made, losses.cpu(), right.float().cpu() if objective.counts else None)

@@ -5,7 +5,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from vitrail.config import Grid, Sinusoidal2DPositions, ViTConfig
-from vitrail.config.objective import HEAD, MaskedAutoencoder
+from vitrail.config.objective import STEP, MaskedAutoencoder
 from vitrail.models.encoder import Block, Blocks
 from vitrail.models.initialise import draw
 from vitrail.models.names import OWN
@@ -20,7 +20,7 @@ WIDEST = 512  # a decoder, where its width is not said
 
 
 class MaskedAutoencoderModel(nn.Module):
-    """An encoder that reads the visible patches alone; a decoder puts masks in the place of the others."""
+    """An encoder that reads the visible patches alone, and a decoder of those and of a mask for every other."""
 
     def __init__(self, encoder: ViT, objective: MaskedAutoencoder, *, seed: int) -> None:
         super().__init__()
@@ -89,14 +89,14 @@ def vectors_of(
 
 
 def decoder_config(config: ViTConfig, objective: MaskedAutoencoder) -> ViTConfig:
-    """Give the decoder's shape: as the authors' where little is said, and narrower beside a narrow encoder."""
-    width = objective.decoder_width or min(-(-2 * config.width // 3 // HEAD) * HEAD, WIDEST)
+    """Give the decoder's shape: as wide as the authors' where nothing is said, and narrower beside a narrow encoder."""
+    width = objective.decoder_width or min(-(-2 * config.width // 3 // STEP) * STEP, WIDEST)
     return ViTConfig(
         stem=config.stem,
         depth=objective.decoder_depth,
         width=width,
         mlp_width=4 * width,
-        heads=width // HEAD,
+        heads=width // objective.decoder_head_width,
         classes=None,
         image_size=config.image_size,
         channels=config.channels,

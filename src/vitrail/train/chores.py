@@ -128,7 +128,7 @@ class Evaluation(_Measuring):
         else:
             state.stale += 1
         record = {"kind": "evaluation", "step": state.step, **metrics, "best_step": state.best.step}
-        self.note(record | {"best": state.best.value, "time": took})
+        self.note(record | {"best": abs(state.best.value), "time": took})
 
 
 class Probing(_Measuring):

@@ -60,15 +60,15 @@ def prediction_bytes(config: ModelConfig, objective: Objective, step: Step) -> i
     if isinstance(objective, Labels):
         return 0
     assert isinstance(config, ViTConfig)
-    patches, pixels = config.grid[0] * config.grid[1], config.stem.stride**2 * config.channels
+    patches, width = config.grid[0] * config.grid[1], config.width
     match objective:
         case MaskedPatches():
-            asked, each, width = count_of(objective.corrupted, patches), outputs_of(config, objective), config.width
+            asked, each = count_of(objective.corrupted, patches), outputs_of(config, objective)
         case MaskedAutoencoder():
-            asked, each = count_of(objective.masked, patches), pixels
+            asked, each = count_of(objective.masked, patches), config.stem.stride**2 * config.channels
             width = decoder_config(config, objective).width
         case NextPixels():
-            asked, each, width = patches, objective.colours, config.width
+            asked, each = patches, objective.colours
         case _:
             assert_never(objective)
     held = each * (step.item + 3 * FULL) + width * FULL

@@ -190,7 +190,7 @@ def _keep_cut(path: Path, source: Source, share: float, cut: Cut) -> None:
 
 
 def foresee_model(task: Task) -> ModelConfig:
-    """Say what model a run without labels trains; of a checkpoint the headers are read alone."""
+    """Say what model a run without labels trains; no weights are made or copied."""
     changes = model_changes(task, task.training, None)
     return config_of(task.model, **changes) if is_checkpoint(task.model) else parse(task.model, changes)
 
@@ -221,7 +221,7 @@ def model_changes(task: Task, training: Training, classes: int | None) -> dict[s
     if training.image_size is not None:
         changes["image_size"] = training.image_size
     changes["classes"] = classes
-    known = config_of(task.model) if is_checkpoint(task.model) else None
+    known = known_model(task.model, changes)
     if training.margin is not None:
         changes.setdefault("cosine_scale", known.cosine_scale or SCALE if known else SCALE)
         if changes["cosine_scale"] is None:
@@ -234,6 +234,13 @@ def model_changes(task: Task, training: Training, classes: int | None) -> dict[s
     if isinstance(training.objective, Labels) and kind is ViTConfig and training.hidden:
         changes.setdefault("representation_width", values["width"])
     return _for_kind(changes, kind)
+
+
+def known_model(model: str, changes: Mapping[str, Any]) -> ModelConfig | None:
+    """Say what a checkpoint holds, helped by what is said of it; none where a model is made by its name."""
+    if not is_checkpoint(model):
+        return None
+    return config_of(model, **{name: changes[name] for name in ("image_size", "heads") if name in changes})
 
 
 def is_checkpoint(model: str) -> bool:
