@@ -144,6 +144,7 @@ def test_the_decoder_is_narrow_beside_a_narrow_encoder(width: int, expected: int
 
 def test_a_run_learns_and_hands_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = ("model.depth=2", "model.width=48", "model.heads=3", "model.mlp_width=96", "decoder_depth=1", "rate=3e-3")
+    small = (*small, "evaluate_every=30")
     told = ["--batch", "32", "--workers", "0", "--device", "cpu", "--json", "--quiet"]
     run, tuned = str(tmp_path / "run"), str(tmp_path / "tuned")
     command = ["pretrain", "sample", "--objective", "mae", "--model", "ViT-Ti/7", *told, "--out", run, "--steps", "60"]

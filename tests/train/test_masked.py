@@ -228,10 +228,7 @@ def test_a_run_learns_hands_over_and_is_the_same_after_a_stop(
         "--objective",
         "masked-patch",
         *RUN,
-        "--set",
-        "save_every=10",
-        "--set",
-        "rate=5e-3",
+        *("--set", "save_every=10", "--set", "evaluate_every=20", "--set", "rate=5e-3"),
     ]
     whole = tmp_path / "whole"
     assert main([*command, "--out", str(whole), "--steps", "40"]) == 0

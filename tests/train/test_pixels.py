@@ -100,7 +100,7 @@ def test_a_run_learns_goes_on_and_is_read_out_by_a_linear_probe(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small = [f"model.{field}" for field in ("depth=2", "width=24", "heads=3", "mlp_width=48")]
-    fields = [*small, "image_size=8", "rate=5e-3", "save_every=10", "colours=16"]
+    fields = [*small, "image_size=8", "rate=5e-3", "save_every=10", "evaluate_every=15", "colours=16"]
     command = ["pretrain", "sample", "--objective", "next-pixel", "--batch", "32", "--workers", "0", "--device", "cpu"]
     command += ["--json", "--quiet", "--steps", "30", *(word for field in fields for word in ("--set", field))]
     whole, again = tmp_path / "whole", tmp_path / "again"
