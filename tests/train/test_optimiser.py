@@ -63,7 +63,7 @@ def group_of(optimiser: Optimizer, model: nn.Module, value: str) -> dict[str, fl
     return {names[id(item)]: group[value] for group in optimiser.param_groups for item in group["params"]}
 
 
-@pytest.mark.parametrize("name", ["vit", "hybrid", "bit"])
+@pytest.mark.parametrize("name", ["vit", "hybrid", pytest.param("bit", marks=pytest.mark.slow)])
 def test_adam_is_the_authors_with_decay_on_kernels_by_the_relative_schedule(name: str) -> None:
     model = family(name, torch.float64)
     base, schedule = 1e-3, Schedule(curve="linear", warmup=9, end=1e-5)
