@@ -11,7 +11,12 @@ from torch.nn import functional as F
 from vitrail.models import Model
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+SLOW = ("hybrid", "axial", "vit-relative")  # to compile; their twins are quick
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in FAMILIES]
+)
 def test_compiles_as_one_graph(untyped: None, name: str) -> None:
     torch.compiler.reset()
     model = family(name)
