@@ -10,7 +10,6 @@ from torch.nn import functional as F
 
 from vitrail.models import Model
 
-
 SLOW = ("hybrid", "axial", "vit-relative")  # to compile; their twins are quick
 
 
