@@ -16,12 +16,12 @@ import torch
 from vitrail.cli.machine import usual_workers
 from vitrail.cli.measuring import CPU_BATCH
 from vitrail.data.open import open_data
-from vitrail.evaluate.features import few_shot_table
-from vitrail.evaluate.passes import Pass
-from vitrail.evaluate.shots import Settings
+from vitrail.evaluation.features import few_shot_table
+from vitrail.evaluation.passes import Pass
+from vitrail.evaluation.shots import Settings
 from vitrail.models import create
+from vitrail.runtime.group import Group
 from vitrail.studies.speed_of_data import photograph
-from vitrail.train.group import Group
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ from vitrail.config.augment import Augmentation, RandAugment
 from vitrail.config.recipe import Adam, Schedule, Training
 from vitrail.data.sources.memory import MemorySource
 from vitrail.data.sources.packed import PackedSource, pack
-from vitrail.evaluate.accuracy import measure_accuracy
+from vitrail.evaluation.accuracy import measure_accuracy
 from vitrail.models import create
 from vitrail.train.run import run
 from vitrail.train.task import Task

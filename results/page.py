@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vitrail.evaluate.results import Result, over_seeds, read_results
+from vitrail.evaluation.results import Result, over_seeds, read_results
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "results.md"

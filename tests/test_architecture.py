@@ -24,7 +24,8 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "runtime",
         "train",
         "inspection",
-        "evaluate",
+        "evaluation",
+        "verbs",
         "serve studies",
         "cli",
     )

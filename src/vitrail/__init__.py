@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vitrail import evaluate as evaluate
+    from vitrail import evaluation as evaluation
     from vitrail import inspection as inspection
     from vitrail.checkpoint import convert as convert
     from vitrail.checkpoint import describe as describe
@@ -44,8 +44,8 @@ _HOMES = {
     "ShapeError": "vitrail.errors",
     "VitrailError": "vitrail.errors",
 }
-# Parts whose functions are called by their own names: vitrail.evaluate.fewshot.
-_PARTS = ("evaluate", "inspection")
+# Parts whose functions are called by their own names: vitrail.evaluation.fewshot.
+_PARTS = ("evaluation", "inspection")
 __all__ = [
     "CheckpointError",
     "ConfigError",
@@ -55,7 +55,7 @@ __all__ = [
     "convert",
     "create",
     "describe",
-    "evaluate",
+    "evaluation",
     "inspection",
     "load",
     "names",

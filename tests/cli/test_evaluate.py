@@ -21,8 +21,8 @@ import vitrail
 from vitrail.cli import main
 from vitrail.data.open import open_data
 from vitrail.data.sources.memory import MemorySource
-from vitrail.evaluate.accuracy import measure_accuracy
-from vitrail.evaluate.results import read_results
+from vitrail.evaluation.accuracy import measure_accuracy
+from vitrail.evaluation.results import read_results
 
 IMAGES = 41  # which no batch below goes into
 
@@ -204,7 +204,7 @@ def test_what_is_wrong_is_said_before_anything_is_computed(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("vitrail.evaluate.answers.rows_of", lambda *_: pytest.fail("computes"))
+    monkeypatch.setattr("vitrail.evaluation.answers.rows_of", lambda *_: pytest.fail("computes"))
     assert message in refused(capsys, home / "one", home / "images", *options)
 
 

@@ -12,9 +12,9 @@ from vitrail.cli import main
 from vitrail.data.open import open_data
 from vitrail.data.sources.memory import MemorySource
 from vitrail.errors import DataError
-from vitrail.evaluate import fewshot
-from vitrail.evaluate.features import choose_sets
-from vitrail.evaluate.results import read_results
+from vitrail.evaluation import fewshot
+from vitrail.evaluation.features import choose_sets
+from vitrail.evaluation.results import read_results
 
 
 @pytest.fixture(autouse=True)
@@ -84,9 +84,9 @@ def test_the_document_has_the_numbers_of_the_function(
     assert shown.err == ""
     document = json.loads(shown.out)
     assert json.loads((out / "fewshot.json").read_text()) == document
-    from vitrail.evaluate.features import features_of
-    from vitrail.evaluate.passes import Pass
-    from vitrail.train.group import Group, choose_device
+    from vitrail.evaluation.features import features_of
+    from vitrail.evaluation.passes import Pass
+    from vitrail.runtime.group import Group, choose_device
 
     splits = open_data("sample")
     how = Pass(group=Group(device=choose_device("cpu")))

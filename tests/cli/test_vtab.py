@@ -8,8 +8,8 @@ import pytest
 from sweeps import NAMES, Noted
 
 from vitrail.cli import main
-from vitrail.evaluate.results import read_results
-from vitrail.evaluate.vtab import TASKS
+from vitrail.evaluation.results import read_results
+from vitrail.evaluation.vtab import TASKS
 
 arrow: Any = pytest.importorskip("pyarrow")
 parquet: Any = pytest.importorskip("pyarrow.parquet")

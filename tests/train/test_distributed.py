@@ -14,7 +14,7 @@ import pytest
 from killed_runs import LIMIT, Runs, arguments, free_port, leftovers, log, make_data, result, steps_of
 from safetensors.numpy import load_file
 
-from vitrail.train.group import of_each_rank, of_this_rank
+from vitrail.runtime.group import of_each_rank, of_this_rank
 
 # A key's bias has no gradient but rounding, which Adam divides by itself; a larger epsilon leaves it small. The batch
 # does not go into the images, and 8 images at a time do not go into half of it.

@@ -19,10 +19,10 @@ from vitrail.data.loader import Batch
 from vitrail.data.source import Source
 from vitrail.data.sources.memory import MemorySource
 from vitrail.errors import ConfigError
-from vitrail.evaluate.accuracy import measure_accuracy
+from vitrail.evaluation.accuracy import measure_accuracy
 from vitrail.models import Model
 from vitrail.ops.order import Purpose, key, mix
-from vitrail.train.group import Group
+from vitrail.runtime.group import Group
 from vitrail.train.guard import DivergedError
 from vitrail.train.loop import accumulate, cut, sample_keys, take_part, take_step, train
 from vitrail.train.objective import Classification

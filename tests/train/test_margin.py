@@ -13,7 +13,7 @@ from train.test_loop import LIVELY, STILL, assert_close, images_of, ready, scale
 from vitrail.config.augment import Augmentation
 from vitrail.config.recipe import Adam, Schedule
 from vitrail.errors import ConfigError
-from vitrail.evaluate.accuracy import measure_accuracy
+from vitrail.evaluation.accuracy import measure_accuracy
 from vitrail.models.base import CosineHead
 from vitrail.train.run import run
 

@@ -18,9 +18,9 @@ from vitrail.config.recipe import Adam, Training
 from vitrail.data.feed import evaluation_feed
 from vitrail.data.sources.memory import MemorySource
 from vitrail.errors import ConfigError
-from vitrail.evaluate.accuracy import measure_accuracy
+from vitrail.evaluation.accuracy import measure_accuracy
 from vitrail.models.dropout import SampleRandom
-from vitrail.train.group import Group
+from vitrail.runtime.group import Group
 from vitrail.train.measure import measure_objective
 from vitrail.train.prepare import Ready, prepare
 from vitrail.train.task import Parts, Task

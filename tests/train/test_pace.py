@@ -11,7 +11,7 @@ from vitrail.cli import main
 from vitrail.config.recipes import recipe
 from vitrail.data.open import open_data
 from vitrail.errors import ConfigError
-from vitrail.evaluate.accuracy import measure_accuracy
+from vitrail.evaluation.accuracy import measure_accuracy
 from vitrail.train import pace
 from vitrail.train.task import Task
 

@@ -16,9 +16,9 @@ from vitrail.cli import main
 from vitrail.cli.training import open_probe
 from vitrail.config.recipe import Adam, Training
 from vitrail.data.sources.memory import MemorySource
-from vitrail.evaluate.accuracy import measure_accuracy
+from vitrail.evaluation.accuracy import measure_accuracy
 from vitrail.models import Model
-from vitrail.train.group import Group
+from vitrail.runtime.group import Group
 from vitrail.train.run import run
 from vitrail.train.task import Task
 

@@ -35,8 +35,8 @@ from vitrail.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from vitrail.data.source import Source
-    from vitrail.evaluate.labels import Given
-    from vitrail.evaluate.report import Subject
+    from vitrail.evaluation.labels import Given
+    from vitrail.evaluation.report import Subject
     from vitrail.models import Model
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or any checkpoint with a classifier.")]
@@ -99,8 +99,8 @@ def evaluate(
     if labels is not None and mapping is not None:
         raise ConfigError("labels are given twice: --labels and --mapping. Give one.")
     from vitrail.data.open import open_data
-    from vitrail.evaluate.report import predictions, report, results
-    from vitrail.evaluate.results import document_of, write_document
+    from vitrail.evaluation.report import predictions, report, results
+    from vitrail.evaluation.results import document_of, write_document
     from vitrail.files import write_bytes
     from vitrail.inspection.report import check_folder
 
@@ -150,7 +150,7 @@ def write_page(
 ) -> None:
     """Write the page of the worst mistakes, with where the model looked; of some images where there are none."""
     from vitrail.cli.inspect import MOST, look_at, said_command
-    from vitrail.evaluate.tables import tables_of
+    from vitrail.evaluation.tables import tables_of
     from vitrail.inspection.report import write_report
     from vitrail.inspection.views import spread
 
@@ -198,8 +198,8 @@ def _open(
 ) -> Opened:
     """Open a model and the labels to measure it by; refuse what does not fit before anything is computed."""
     from vitrail.checkpoint.load import load
-    from vitrail.evaluate.answers import check_classifier
-    from vitrail.evaluate.labels import Classes, read_labels, read_mapping
+    from vitrail.evaluation.answers import check_classifier
+    from vitrail.evaluation.labels import Classes, read_labels, read_mapping
 
     model = load(run, image_size=image_size, device=work.how.group.device)
     check_classifier(model)
@@ -226,8 +226,8 @@ def _open(
 
 
 def _ask(opened: Opened, source: "Source", work: Work) -> "Subject":
-    from vitrail.evaluate.answers import answers
-    from vitrail.evaluate.report import Subject
+    from vitrail.evaluation.answers import answers
+    from vitrail.evaluation.report import Subject
 
     work.tell(f"evaluating {harmless(opened.run)}")
     names = opened.model.card.class_names or (source.class_names if opened.labelled else None)

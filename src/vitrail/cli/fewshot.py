@@ -15,8 +15,8 @@ from vitrail.cli.measuring import Batch, Device, Fresh, Limit, Out, Precision, Q
 from vitrail.cli.render import plain_table
 
 if TYPE_CHECKING:
-    from vitrail.evaluate.features import Cell, Table
-    from vitrail.evaluate.shots import Settings
+    from vitrail.evaluation.features import Cell, Table
+    from vitrail.evaluation.shots import Settings
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or any checkpoint.")]
 ShotsOf = Annotated[str, typer.Option("--shots", help="Images of every class, and `all`.")]
@@ -62,9 +62,9 @@ def fewshot(
     """
     from vitrail.checkpoint.load import load
     from vitrail.data.open import open_data
-    from vitrail.evaluate.features import choose_sets, few_shot_table, results_of
-    from vitrail.evaluate.results import document_of, write_document
-    from vitrail.evaluate.shots import Settings
+    from vitrail.evaluation.features import choose_sets, few_shot_table, results_of
+    from vitrail.evaluation.results import document_of, write_document
+    from vitrail.evaluation.shots import Settings
     from vitrail.models.build import first_blocks
 
     settings = Settings(
@@ -101,7 +101,7 @@ def fewshot(
 
 def show(table: "Table", settings: "Settings", said: str) -> None:
     """Print accuracies by shots and probe, and how they depend on l2."""
-    from vitrail.evaluate.results import over_seeds
+    from vitrail.evaluation.results import over_seeds
 
     console = Console(highlight=False)
     plural = "s" if len(settings.seeds) > 1 else ""
@@ -135,7 +135,7 @@ def _shots(cell: "Cell") -> str:
 
 
 def _said(values: list[float]) -> str:
-    from vitrail.evaluate.results import over_seeds
+    from vitrail.evaluation.results import over_seeds
 
     mean, spread = over_seeds(values)
     return f"{mean:.1%}" if spread is None else f"{mean:.1%} ± {100 * spread:.1f}"

@@ -141,9 +141,9 @@ def train(
 ) -> "Outcome | None":
     """Settle what is open and run it; nothing where another process of the same run speaks."""
     from vitrail.data.open import open_data
-    from vitrail.evaluate.accuracy import measure_accuracy
+    from vitrail.evaluation.accuracy import measure_accuracy
+    from vitrail.runtime.group import is_leader
     from vitrail.runtime.memory import keep_memory
-    from vitrail.train.group import is_leader
     from vitrail.train.pace import steps_within
     from vitrail.train.run import run
     from vitrail.train.task import name_model
@@ -174,8 +174,8 @@ def train(
 def open_probe(probe: str, *, allow_pipe: bool) -> "tuple[Probe, list[str]]":
     """Draw the images to probe features with; refuses those that cannot be told apart by labels. Says what it drew."""
     from vitrail.data.open import open_data
-    from vitrail.evaluate.curves import draw_sets, probe_features
-    from vitrail.evaluate.features import choose_sets
+    from vitrail.evaluation.curves import draw_sets, probe_features
+    from vitrail.evaluation.features import choose_sets
 
     try:
         sets, said = choose_sets(open_data(probe, allow_pipe=allow_pipe), None)

@@ -30,7 +30,7 @@ from vitrail.cli.screen import showing
 from vitrail.config import PatchStem, ViTConfig, parse
 
 if TYPE_CHECKING:
-    from vitrail.evaluate.transfer import Transfer
+    from vitrail.evaluation.transfer import Transfer
 
 DECIDED = {
     "rate": "the rate is chosen among --rates. Give --rates 0.01 for one.",
@@ -76,10 +76,10 @@ def transfer(
     The mean and deviation are over the seeds. The same command again goes on where it stopped.
     """
     from vitrail.data.open import open_data
-    from vitrail.evaluate.transfer import Plan
-    from vitrail.evaluate.transfer import transfer as carry_out
+    from vitrail.evaluation.transfer import Plan
+    from vitrail.evaluation.transfer import transfer as carry_out
+    from vitrail.runtime.group import is_leader
     from vitrail.runtime.memory import keep_memory
-    from vitrail.train.group import is_leader
     from vitrail.train.task import name_model
 
     flags = {"steps": steps, "batch": batch, "precision": precision, "compile": compiles}

@@ -25,7 +25,7 @@ from vitrail.cli.measuring import (
 from vitrail.cli.render import harmless
 
 if TYPE_CHECKING:
-    from vitrail.evaluate.verification import HardPair, Number, Verification
+    from vitrail.evaluation.verification import HardPair, Number, Verification
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or any checkpoint, with a classifier or not.")]
 Gallery = Annotated[int, typer.Option(help="First images of each person to find the others by.")]
@@ -60,8 +60,8 @@ def verify(
     """
     from vitrail.checkpoint.load import load
     from vitrail.data.open import open_data
-    from vitrail.evaluate.results import write_document
-    from vitrail.evaluate.verification import curve_table, document, measure_verification
+    from vitrail.evaluation.results import write_document
+    from vitrail.evaluation.verification import curve_table, document, measure_verification
     from vitrail.files import write_bytes
 
     splits = open_data(data, allow_pipe=allow_pipe)

@@ -31,7 +31,7 @@ from vitrail.config.recipes import recipe
 from vitrail.errors import DataError
 
 if TYPE_CHECKING:
-    from vitrail.evaluate.vtab import Measured, VtabTask
+    from vitrail.evaluation.vtab import Measured, VtabTask
 
 DECIDED = {
     "seed": "each run has a seed of its own. Give --seeds.",
@@ -74,13 +74,13 @@ def vtab(
 
     All are trained alike, by the recipe finetune/vtab. The same command again goes on where it stopped.
     """
-    from vitrail.evaluate.results import write_document
-    from vitrail.evaluate.vtab import RECIPE, Plan, choose_tasks, departures, find_tasks
-    from vitrail.evaluate.vtab import vtab as carry_out
-    from vitrail.evaluate.vtab_means import vtab_document
+    from vitrail.evaluation.results import write_document
+    from vitrail.evaluation.vtab import RECIPE, Plan, choose_tasks, departures, find_tasks
+    from vitrail.evaluation.vtab import vtab as carry_out
+    from vitrail.evaluation.vtab_means import vtab_document
+    from vitrail.runtime.group import is_leader
     from vitrail.runtime.memory import keep_memory
     from vitrail.train.choose import Choice
-    from vitrail.train.group import is_leader
     from vitrail.train.task import name_model
 
     flags = {"steps": steps, "batch": batch, "precision": precision, "compile": compiles}
@@ -118,16 +118,16 @@ def vtab(
 
 def where_to_put(folder: Path, missing: "Sequence[VtabTask]") -> str:
     """Say for each task that is missing where its images go, and how."""
-    from vitrail.evaluate.vtab import LAYOUT
+    from vitrail.evaluation.vtab import LAYOUT
 
     places = "\n".join(f"  {folder / task.key}  ({task.title}, {task.classes} classes)" for task in missing)
     return f"{places}\nEach holds {LAYOUT}."
 
 
 def _show(measured: "Sequence[Measured]", document: dict[str, Any], out: Path, *, select: bool) -> None:
-    from vitrail.evaluate.results import over_seeds
-    from vitrail.evaluate.vtab import PAPER
-    from vitrail.evaluate.vtab_means import means
+    from vitrail.evaluation.results import over_seeds
+    from vitrail.evaluation.vtab import PAPER
+    from vitrail.evaluation.vtab_means import means
 
     title = f"VTAB-1k, accuracy in percent of the {'200 images kept back' if select else 'test images'}, and Table 9's"
     table = plain_table("task", "group", "here", *PAPER, title=title, numbers=1 + len(PAPER))

@@ -11,8 +11,8 @@ import torch
 
 from vitrail.config import Card
 from vitrail.errors import DataError
+from vitrail.runtime.group import Group
 from vitrail.train.checkpoints import Checkpoints
-from vitrail.train.group import Group
 from vitrail.train.guard import DivergedError, Guard
 from vitrail.train.journal import Journal
 from vitrail.train.state import Best, State

@@ -19,7 +19,7 @@ from vitrail.errors import ConfigError
 from vitrail.models import give_keys
 from vitrail.ops.order import Purpose, key, mix
 from vitrail.ops.schedules import decay_at, rate_at
-from vitrail.train.group import Group
+from vitrail.runtime.group import Group
 from vitrail.train.guard import Guard
 from vitrail.train.objective import Objective
 from vitrail.train.optimiser import clip, gradients, set_rate

@@ -7,7 +7,7 @@ import torch
 from vitrail.data.feed import Feed, evaluation_feed
 from vitrail.data.source import Source
 from vitrail.models import Model
-from vitrail.train.group import Group
+from vitrail.runtime.group import Group
 from vitrail.train.loop import Plan, fill_up
 from vitrail.train.state import State
 

@@ -15,7 +15,7 @@ from vitrail.errors import DataError
 from vitrail.models import Model
 from vitrail.models.pixels import NextPixelModel
 from vitrail.ops.palette import make_palette, nearest
-from vitrail.train.group import gathered
+from vitrail.runtime.group import gathered
 from vitrail.train.masked import judge_classes
 from vitrail.train.objective import Judged, suitable
 

@@ -16,10 +16,10 @@ from vitrail.config.recipe import Training
 from vitrail.data.feed import Feed, train_feed
 from vitrail.data.source import Source
 from vitrail.models import BiT, Model, ViT
+from vitrail.runtime.group import Group, shard
 from vitrail.train.checkpoints import Checkpoints
 from vitrail.train.chores import Evaluate, Evaluation, Log, Probing, Save, Tell
 from vitrail.train.fitting import fit_micro_batch
-from vitrail.train.group import Group, shard
 from vitrail.train.guard import Guard
 from vitrail.train.journal import Journal
 from vitrail.train.loop import Chore, Plan

@@ -18,10 +18,10 @@ from vitrail.config.codec import encode_training
 from vitrail.config.objective import Labels
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.files import writing
+from vitrail.runtime.group import Group, joined
 from vitrail.train.begin import begin
 from vitrail.train.checkpoints import check, read_into
 from vitrail.train.chores import Log, Tell, check_finite
-from vitrail.train.group import Group, joined
 from vitrail.train.interrupt import listening
 from vitrail.train.loop import train
 from vitrail.train.prepare import Measure, Probe, Ready, card_of, circumstances, prepare

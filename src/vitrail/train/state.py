@@ -15,7 +15,7 @@ from vitrail.errors import CheckpointError
 from vitrail.models import Model
 from vitrail.models.build import skeleton
 from vitrail.models.names import is_own, own_names
-from vitrail.train.group import gathered, of_each_rank, of_this_rank, placed
+from vitrail.runtime.group import gathered, of_each_rank, of_this_rank, placed
 from vitrail.train.optimiser import Averaged, moments
 
 

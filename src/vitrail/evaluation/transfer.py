@@ -10,10 +10,10 @@ from vitrail.config.recipes import adjust
 from vitrail.data.joined import Joined
 from vitrail.data.source import Source
 from vitrail.errors import ConfigError, DataError
-from vitrail.evaluate.results import Result, document_of, over_seeds, write_document
-from vitrail.evaluate.sweep import Score, carry_out, check_seeds, leader_first, make_folder, setting_of
+from vitrail.evaluation.results import Result, document_of, over_seeds, write_document
+from vitrail.evaluation.sweep import Score, carry_out, check_seeds, leader_first, make_folder, setting_of
+from vitrail.runtime.group import Group, joined
 from vitrail.train.chores import Tell
-from vitrail.train.group import Group, joined
 from vitrail.train.guard import DivergedError
 from vitrail.train.run import reading
 from vitrail.train.task import CUT, Task, check_classes, choose_parts, cut_dev, training_split

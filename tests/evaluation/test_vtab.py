@@ -11,10 +11,10 @@ from sweeps import Noted, Reads, Spy, contents, ended, quiet, task_for
 from vitrail.data.decode import Pixels
 from vitrail.data.source import Source
 from vitrail.errors import ConfigError, DataError
-from vitrail.evaluate import sweep
-from vitrail.evaluate.results import read_results, write_document
-from vitrail.evaluate.sweep import Score
-from vitrail.evaluate.vtab import (
+from vitrail.evaluation import sweep
+from vitrail.evaluation.results import read_results, write_document
+from vitrail.evaluation.sweep import Score
+from vitrail.evaluation.vtab import (
     GROUPS,
     RECIPE,
     TASKS,
@@ -26,7 +26,7 @@ from vitrail.evaluate.vtab import (
     find_tasks,
     vtab,
 )
-from vitrail.evaluate.vtab_means import means, vtab_document
+from vitrail.evaluation.vtab_means import means, vtab_document
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from sweeps import Noted, Reads, Spy, contents, ended, quiet, task_for
 
 from vitrail.data.source import Source
 from vitrail.errors import CheckpointError, ConfigError, DataError
-from vitrail.evaluate import sweep
-from vitrail.evaluate.results import read_results
-from vitrail.evaluate.transfer import Plan, transfer
+from vitrail.evaluation import sweep
+from vitrail.evaluation.results import read_results
+from vitrail.evaluation.transfer import Plan, transfer
 from vitrail.train.guard import DivergedError
 from vitrail.train.run import Outcome
 from vitrail.train.task import Task

@@ -10,12 +10,12 @@ import torch
 from vitrail.data.decode import ImageError, Pixels
 from vitrail.data.sources.memory import MemorySource
 from vitrail.errors import DataError
-from vitrail.evaluate import fewshot
-from vitrail.evaluate.features import features_of, few_shot_table, results_of
-from vitrail.evaluate.passes import Pass
-from vitrail.evaluate.shots import Settings
+from vitrail.evaluation import fewshot
+from vitrail.evaluation.features import features_of, few_shot_table, results_of
+from vitrail.evaluation.passes import Pass
+from vitrail.evaluation.shots import Settings
 from vitrail.models import Model, create
-from vitrail.train.group import Group
+from vitrail.runtime.group import Group
 
 HOW = Pass(group=Group(device=torch.device("cpu")), batch=4)
 

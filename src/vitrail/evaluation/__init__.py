@@ -1,5 +1,5 @@
 """How good a model is: accuracy, few-shot, transfer, VTAB, identity; every image counted once."""
 
-from vitrail.evaluate.shots import fewshot
+from vitrail.evaluation.shots import fewshot
 
 __all__ = ["fewshot"]

@@ -12,9 +12,9 @@ from torch import Tensor
 from vitrail.data.source import Source
 from vitrail.data.splits import SomeClasses
 from vitrail.errors import ConfigError, DataError
-from vitrail.evaluate.passes import Pass, Rows
-from vitrail.evaluate.results import Result, document_of
-from vitrail.evaluate.rows import rows_of
+from vitrail.evaluation.passes import Pass, Rows
+from vitrail.evaluation.results import Result, document_of
+from vitrail.evaluation.rows import rows_of
 from vitrail.models import Model
 from vitrail.ops.bootstrap import PairCounts, drawn_rates, drawn_share, interval_of
 from vitrail.ops.verification import (

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from vitrail.data.source import Source
 from vitrail.errors import DataError
-from vitrail.evaluate.answers import FIRST, Answers, Score
+from vitrail.evaluation.answers import FIRST, Answers, Score
 
 NUMBERED = re.compile(r"val_(\d{8})$")  # such as ILSVRC2012_val_00000001, of which the first entry is
 Allowed = frozenset[int]

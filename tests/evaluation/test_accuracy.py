@@ -11,9 +11,9 @@ from torch import Tensor
 from vitrail.data.decode import ImageError, Pixels
 from vitrail.data.sources.memory import MemorySource
 from vitrail.errors import DataError
-from vitrail.evaluate.accuracy import count, measure_accuracy
+from vitrail.evaluation.accuracy import count, measure_accuracy
 from vitrail.models import Model, create
-from vitrail.train.group import Group
+from vitrail.runtime.group import Group
 
 NAMES = tuple("abcdefg")
 CPU = Group(device=torch.device("cpu"))

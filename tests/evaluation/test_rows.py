@@ -14,10 +14,10 @@ from torch import Tensor
 from vitrail.config import Card
 from vitrail.config.card import Preprocessing
 from vitrail.errors import DataError
-from vitrail.evaluate import rows as module
-from vitrail.evaluate.answers import read_answers
-from vitrail.evaluate.passes import Pass, Rows
-from vitrail.evaluate.rows import rows_of
+from vitrail.evaluation import rows as module
+from vitrail.evaluation.answers import read_answers
+from vitrail.evaluation.passes import Pass, Rows
+from vitrail.evaluation.rows import rows_of
 from vitrail.models import Model
 
 

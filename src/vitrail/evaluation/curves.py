@@ -7,11 +7,11 @@ import numpy as np
 
 from vitrail.data.splits import Subset
 from vitrail.errors import DataError
-from vitrail.evaluate.features import Sets, measure_cells, read_sets, wanted_samples
-from vitrail.evaluate.passes import Pass
-from vitrail.evaluate.shots import Settings, choose_shots
+from vitrail.evaluation.features import Sets, measure_cells, read_sets, wanted_samples
+from vitrail.evaluation.passes import Pass
+from vitrail.evaluation.shots import Settings, choose_shots
 from vitrail.models import Model
-from vitrail.train.group import Group
+from vitrail.runtime.group import Group
 
 MOST, MOST_TESTED = 10_000, 5_000  # images, so that it stays quick
 SHOTS = 10

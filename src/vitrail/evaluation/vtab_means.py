@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from vitrail.evaluate.results import Result, document_of, over_seeds
-from vitrail.evaluate.sweep import setting_of
-from vitrail.evaluate.vtab import GROUPS, PAPER, TASKS, Measured, Plan, departures, odd_data
+from vitrail.evaluation.results import Result, document_of, over_seeds
+from vitrail.evaluation.sweep import setting_of
+from vitrail.evaluation.vtab import GROUPS, PAPER, TASKS, Measured, Plan, departures, odd_data
 
 ALL = "all tasks"
 

@@ -19,7 +19,7 @@ from vitrail.data.source import Source
 from vitrail.data.splits import Subset
 from vitrail.errors import DataError
 from vitrail.models import Model
-from vitrail.train.group import Group
+from vitrail.runtime.group import Group
 
 Read = Callable[[Model, Tensor, Tensor], Mapping[str, Tensor]]  # from images and labels to a row for each
 Progress = Callable[[int, int], None]  # images done, and of how many

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from vitrail.data.source import Source
-from vitrail.evaluate.passes import evaluating
+from vitrail.evaluation.passes import evaluating
 from vitrail.models import Model
 from vitrail.ops.losses import loss_of
 from vitrail.ops.metrics import ranks_of, within
-from vitrail.train.group import Group
+from vitrail.runtime.group import Group
 from vitrail.train.loop import lengthen
 from vitrail.train.measure import feed_for
 

@@ -13,9 +13,9 @@ from sklearn.linear_model import LogisticRegression
 from vitrail.data.sources.memory import MemorySource
 from vitrail.data.splits import Subset
 from vitrail.errors import DataError
-from vitrail.evaluate import curves, fewshot
-from vitrail.evaluate.curves import draw_sets, probe_features
-from vitrail.evaluate.shots import LOGISTIC_L2
+from vitrail.evaluation import curves, fewshot
+from vitrail.evaluation.curves import draw_sets, probe_features
+from vitrail.evaluation.shots import LOGISTIC_L2
 from vitrail.models import Model
 
 

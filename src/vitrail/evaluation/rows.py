@@ -22,7 +22,7 @@ from vitrail.data.source import Source, check_limit
 from vitrail.data.sources.memory import fingerprint_of
 from vitrail.data.splits import Subset, content_hashes
 from vitrail.errors import CheckpointError, DataError
-from vitrail.evaluate.passes import Pass, Read, Rows, compute_rows, evaluating, join_rows
+from vitrail.evaluation.passes import Pass, Read, Rows, compute_rows, evaluating, join_rows
 from vitrail.files import cache_folder, replacing, writing
 from vitrail.models import Model
 

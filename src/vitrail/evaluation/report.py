@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from vitrail.data.source import Source
-from vitrail.evaluate.answers import Answers, Score, score
-from vitrail.evaluate.labels import Given, score_given
-from vitrail.evaluate.results import Result
+from vitrail.evaluation.answers import Answers, Score, score
+from vitrail.evaluation.labels import Given, score_given
+from vitrail.evaluation.results import Result
 from vitrail.ops.metrics import calibration, class_counts, compare, confusion_matrix, wilson
 
 WHOLE = 1000  # classes up to which the confusion matrix is given whole

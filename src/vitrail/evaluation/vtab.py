@@ -14,9 +14,9 @@ from vitrail.data.open import open_data
 from vitrail.data.source import Source
 from vitrail.data.splits import VTAB, Subset, split, vtab_split
 from vitrail.errors import ConfigError, DataError, VitrailError
-from vitrail.evaluate.sweep import Score, carry_out, check_seeds, leader_first, make_folder
+from vitrail.evaluation.sweep import Score, carry_out, check_seeds, leader_first, make_folder
+from vitrail.runtime.group import Group, joined
 from vitrail.train.chores import Tell
-from vitrail.train.group import Group, joined
 from vitrail.train.run import reading
 from vitrail.train.task import CUT, DEV_SEED, Task, check_classes, remember_cut
 

@@ -13,10 +13,10 @@ from vitrail.config.check import whole
 from vitrail.config.codec import encode_training
 from vitrail.config.recipe import Training
 from vitrail.errors import CheckpointError, ConfigError, DataError
-from vitrail.evaluate.accuracy import measure_accuracy
+from vitrail.evaluation.accuracy import measure_accuracy
 from vitrail.files import writing
+from vitrail.runtime.group import Group, choose_device, is_leader
 from vitrail.train.chores import Tell
-from vitrail.train.group import Group, choose_device, is_leader
 from vitrail.train.prepare import compiles
 from vitrail.train.run import run
 from vitrail.train.task import Task

@@ -7,8 +7,8 @@ from evaluating import Pictures, guessing, logits_of, passing
 from sklearn.metrics import accuracy_score, log_loss, top_k_accuracy_score
 
 from vitrail.errors import ConfigError, DataError
-from vitrail.evaluate.answers import answers, score
-from vitrail.evaluate.rows import rows_of
+from vitrail.evaluation.answers import answers, score
+from vitrail.evaluation.rows import rows_of
 
 
 def test_answers_are_the_first_five_classes_with_their_probabilities() -> None:

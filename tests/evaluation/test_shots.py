@@ -10,8 +10,8 @@ import torch
 
 import vitrail
 from vitrail.errors import ConfigError
-from vitrail.evaluate import fewshot
-from vitrail.evaluate.shots import Settings, choose_shots
+from vitrail.evaluation import fewshot
+from vitrail.evaluation.shots import Settings, choose_shots
 
 CASES = json.loads((Path(__file__).parents[1] / "reference" / "fewshot.json").read_text())
 CELLS = [(number, cell) for number, case in enumerate(CASES) for cell in case["accuracy"]]
@@ -45,7 +45,7 @@ def test_tensors_and_lists_are_taken_as_arrays_are() -> None:
     given: dict[str, Any] = {"classes": case["classes"], "shots": 5, "seed": 3, "l2": 1024.0}
     expected = fewshot(train, labels, test, answers, **given)
     tensors = (torch.from_numpy(train), torch.from_numpy(labels), torch.from_numpy(test).double(), answers.tolist())
-    assert vitrail.evaluate.fewshot(*tensors, **given) == expected
+    assert vitrail.evaluation.fewshot(*tensors, **given) == expected
 
 
 def test_shots_are_the_first_of_a_permutation_that_runs_on_over_the_classes() -> None:
