@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from timing import settle
 
-from vitrail.config.augment import Augmentation, RandAugment
 from vitrail.config.card import Preprocessing
+from vitrail.config.recipe import Augmentation, RandAugment
 from vitrail.data.transforms import crop_resize, draw_slots, finish, inception_boxes
 from vitrail.data.transforms.randaugment import randaugment, slots
 from vitrail.ops.order import Purpose, draws
@@ -58,7 +58,7 @@ def stages(device: torch.device, batch: int, side: int) -> dict[str, Callable[[i
 
     def crop(step: int) -> torch.Tensor:
         u = draws(samples(step), counts[Purpose.CROP], 0, 0, Purpose.CROP)
-        return crop_resize(images, inception_boxes(sides, sides, u, config.area, config.aspect), (side, side))
+        return crop_resize(images, inception_boxes(sides, sides, u, config.crop_area, config.aspect), (side, side))
 
     def rand(step: int) -> torch.Tensor:
         part = config.randaugment or RandAugment()

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vitrail.config.augment import Augmentation
+from vitrail.config.recipe import Augmentation
 from vitrail.data.decode import encode
 from vitrail.data.loader import Loader
 from vitrail.data.open import open_split

@@ -82,7 +82,7 @@ def measure(case: str, device: str) -> dict[str, float]:
         kind=kind,  # pyright: ignore[reportArgumentType]
         batch=int(options.get("batch", 1)),
         precision=options.get("precision", "float32"),  # pyright: ignore[reportArgumentType]
-        optimiser=options.get("optimiser", "adam"),  # pyright: ignore[reportArgumentType]
+        optimizer=options.get("optimiser", "adam"),  # pyright: ignore[reportArgumentType]
         device=device,  # pyright: ignore[reportArgumentType]
     )
     predicted = peak_memory(config, step).total
@@ -113,8 +113,8 @@ def runner(config: "ModelConfig", step: "Step", device: str, *, batch: int) -> "
     from vitrail.models import build
 
     model = build(config, seed=0, device=device).train(mode=step.kind == "train")
-    optimiser = {"adam": torch.optim.AdamW, "sgd": torch.optim.SGD}[step.optimiser](
-        model.parameters(), lr=1e-4, fused=True, **({"momentum": 0.9} if step.optimiser == "sgd" else {})
+    optimizer = {"adam": torch.optim.AdamW, "sgd": torch.optim.SGD}[step.optimizer](
+        model.parameters(), lr=1e-4, fused=True, **({"momentum": 0.9} if step.optimizer == "sgd" else {})
     )
     images = torch.rand(batch, config.channels, *config.image_size, device=device)
     labels = torch.randint(config.classes or 1, (batch,), device=device)
@@ -129,8 +129,8 @@ def runner(config: "ModelConfig", step: "Step", device: str, *, batch: int) -> "
         with cast:
             loss = F.cross_entropy(model(images), labels)
         loss.backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
 
     return once
 

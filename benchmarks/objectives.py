@@ -18,7 +18,7 @@ from vitrail.config.objective import Labels, MaskedAutoencoder, MaskedPatches, O
 from vitrail.config.recipe import Adam, Training
 from vitrail.data.loader import Batch
 from vitrail.models import create
-from vitrail.train.optimiser import build_optimiser
+from vitrail.train.optimizer import build_optimizer
 from vitrail.train.prepare import build_objective
 
 CLASSES = 1000
@@ -56,12 +56,14 @@ def main() -> None:
 
 def stepper(objective: Objective, asked: argparse.Namespace, device: torch.device) -> Callable[[], object]:
     """Give a full training step on images that are there."""
-    training = Training(objective=objective, optimiser=Adam(rate=1e-4, decay=0.1), steps=1, batch=asked.batch)
+    training = Training(
+        objective=objective, optimizer=Adam(learning_rate=1e-4, weight_decay=0.1), steps=1, batch_size=asked.batch
+    )
     classes = CLASSES if isinstance(objective, Labels) else None
     model = create(asked.model, classes=classes, image_size=asked.image_size, device=device).train()
     made = build_objective(model, training, lambda: torch.empty(0))
     forward = torch.compile(made.module, dynamic=False) if device.type == "cuda" else made.module
-    optimiser = build_optimiser(made.module, training.optimiser, None)
+    optimizer = build_optimizer(made.module, training.optimizer, None)
     samples = torch.arange(asked.batch)
     images = torch.randn(asked.batch, 3, asked.image_size, asked.image_size, device=device)
     targets = torch.eye(CLASSES, device=device)[samples.to(device) % CLASSES]
@@ -72,8 +74,8 @@ def stepper(objective: Objective, asked: argparse.Namespace, device: torch.devic
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             outputs = forward(*inputs)
         made.judge(outputs, part, inputs).losses.mean().backward()
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
 
     for _ in range(3):
         step()

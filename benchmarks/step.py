@@ -27,8 +27,7 @@ import torch.nn.functional as F
 from timing import rate
 from torch import nn
 
-from vitrail.config.augment import Augmentation, RandAugment
-from vitrail.config.recipe import Adam, Schedule, Training
+from vitrail.config.recipe import Adam, Augmentation, RandAugment, Schedule, Training
 from vitrail.data.sources.memory import MemorySource
 from vitrail.data.sources.packed import PackedSource, pack
 from vitrail.evaluation.accuracy import measure_accuracy
@@ -80,7 +79,7 @@ def stepper(model: nn.Module, batch: int, device: torch.device) -> Callable[[], 
     """Give a full training step on images that are there."""
     model = model.to(device).train()
     compiled = torch.compile(model)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
     images = torch.randn(batch, 3, 224, 224, device=device)
     labels = torch.randint(CLASSES, (batch,), device=device)
 
@@ -88,8 +87,8 @@ def stepper(model: nn.Module, batch: int, device: torch.device) -> Callable[[], 
         with torch.autocast(device.type, torch.bfloat16):
             loss = F.cross_entropy(compiled(images).float(), labels)
         loss.backward()
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
 
     for _ in range(5):
         step()
@@ -106,14 +105,14 @@ def loop(arguments: argparse.Namespace) -> list[float]:
         names = tuple(str(number) for number in range(CLASSES))
         pack(MemorySource(images, labels, names), folder / "packed", 224, overwrite=False)
         training = Training(
-            optimiser=Adam(rate=1e-4, decay=0.1),
-            schedule=Schedule(warmup=10),
+            optimizer=Adam(learning_rate=1e-4, weight_decay=0.1),
+            schedule=Schedule(warmup_steps=10),
             steps=arguments.loop_steps,
-            batch=arguments.batch,
+            batch_size=arguments.batch,
             micro_batch=arguments.batch,
-            clip=1.0,
+            clip_norm=1.0,
             augmentation=Augmentation(randaugment=RandAugment(layers=2, magnitude=15), mixup=0.2),
-            dev=0.0,
+            validation_share=0.0,
             log_every=20,
             save_every=10 * arguments.loop_steps,
         )

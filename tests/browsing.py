@@ -22,9 +22,9 @@ def packed(array: np.ndarray) -> str:
     return base64.b64encode(array.tobytes()).decode()
 
 
-def drawn_picture(width: int, height: int, colour: str) -> str:
+def drawn_picture(width: int, height: int, color: str) -> str:
     buffer = io.BytesIO()
-    Image.new("RGB", (width, height), colour).save(buffer, "PNG")
+    Image.new("RGB", (width, height), color).save(buffer, "PNG")
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
@@ -61,7 +61,7 @@ def pixels(page: Page) -> str:
     return page.evaluate("() => document.getElementById('picture').toDataURL()")
 
 
-def colour_at(page: Page, patch: int) -> tuple[int, ...]:
+def color_at(page: Page, patch: int) -> tuple[int, ...]:
     """The red, green and blue in the middle of a patch."""
     picture = Image.open(io.BytesIO(base64.b64decode(pixels(page).partition(",")[2]))).convert("RGB")
     row, col = divmod(patch, COLS)

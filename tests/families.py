@@ -22,7 +22,7 @@ SMALL: dict[str, Any] = {"depth": 2, "width": 24, "mlp_width": 40, "heads": 3, "
 FAMILIES: dict[str, ModelConfig] = {
     "vit": ViTConfig(stem=PatchStem(patch=4), image_size=(12, 20), **SMALL),
     "vit-mean": ViTConfig(stem=PatchStem(patch=4), image_size=(12, 20), pooling="mean", **SMALL),
-    "vit-hidden": ViTConfig(stem=PatchStem(patch=4), image_size=(12, 20), representation_width=11, **SMALL),
+    "vit-hidden": ViTConfig(stem=PatchStem(patch=4), image_size=(12, 20), pre_logits=11, **SMALL),
     "vit-max": ViTConfig(stem=PatchStem(patch=4), image_size=(12, 20), pooling="max", **SMALL),
     "vit-original": ViTConfig(
         stem=PatchStem(patch=4),

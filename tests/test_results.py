@@ -60,8 +60,8 @@ def test_the_card_has_the_numbers_that_were_measured() -> None:
     few = json.loads((RESULTS / "vitrail-ti8" / "fewshot.json").read_text())["results"]
     ridge = [row["value"] for row in few if row["setting"]["probe"] == "ridge" and row["setting"]["l2"] == 1024]
     assert ", ".join(f"{100 * value:.1f}" for value in ridge) in card
-    (neighbours,) = [row["value"] for row in few if row["setting"]["probe"] == "knn" and row["setting"]["shots"] == 25]
-    assert f"{100 * neighbours:.1f} % with 25 images" in card
+    (neighbors,) = [row["value"] for row in few if row["setting"]["probe"] == "knn" and row["setting"]["shots"] == 25]
+    assert f"{100 * neighbors:.1f} % with 25 images" in card
 
 
 def test_the_readme_has_the_pages_numbers() -> None:

@@ -160,9 +160,9 @@ def test_what_cannot_be_asked_is_refused_before_any_work(tmp_path: Path) -> None
     with pytest.raises(ShapeError, match="multiples of the patch side 8; got 16x20"):
         vitrail.load(tmp_path / "run", patch=8, image_size=(16, 20))
     with pytest.raises(ConfigError, match=r"representation_width=None needs a new head\. Give classes="):
-        vitrail.load(tmp_path / "run", representation_width=None)
+        vitrail.load(tmp_path / "run", pre_logits=None)
     with pytest.raises(ConfigError, match="representation_width=9: the file has one of 11"):
-        vitrail.load(tmp_path / "run", representation_width=9, classes=3)
+        vitrail.load(tmp_path / "run", pre_logits=9, classes=3)
     with pytest.raises(ConfigError, match="channels must be a whole number"):
         vitrail.load(tmp_path / "run", channels=0)
     vitrail.save(family("bit"), tmp_path / "bit")

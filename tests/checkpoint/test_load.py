@@ -59,7 +59,7 @@ def test_logits_are_the_authors(name: str, tmp_path: Path) -> None:
     token=st.booleans(),
     channels=st.integers(1, 4),
 )
-def test_any_vit_is_recognised_and_equals_the_slow_reference(
+def test_any_vit_is_recognized_and_equals_the_slow_reference(
     tmp_path: Path,
     depth: int,
     heads: int,
@@ -98,7 +98,7 @@ def test_any_vit_is_recognised_and_equals_the_slow_reference(
         image_size=(grid[0] * patch, grid[1] * patch),
         channels=channels,
         pooling="token" if token else "mean",
-        representation_width=hidden,
+        pre_logits=hidden,
     )
     images = images_of(grid[0] * patch, grid[1] * patch, channels)
     torch.testing.assert_close(model(images.permute(0, 3, 1, 2)), expected(arrays, images), atol=2e-5, rtol=1e-5)
@@ -109,7 +109,7 @@ def test_any_vit_is_recognised_and_equals_the_slow_reference(
     [((1, 2), 64, 1, (41, 53), (6, 7)), ((), 32, 3, (50, 37), (4, 3)), ((1, 1, 2, 1), 32, 1, (65, 70), (3, 3))],
 )
 @pytest.mark.parametrize("token", [True, False])
-def test_any_hybrid_is_recognised_and_equals_the_slow_reference(
+def test_any_hybrid_is_recognized_and_equals_the_slow_reference(
     tmp_path: Path,
     units: tuple[int, ...],
     root: int,
@@ -129,7 +129,7 @@ def test_any_hybrid_is_recognised_and_equals_the_slow_reference(
 
 
 @pytest.mark.parametrize(("units", "factor", "size"), [((1, 2), 1, (37, 52)), ((2, 1, 1, 1), 2, (64, 33))])
-def test_any_bit_is_recognised_and_equals_the_slow_reference(
+def test_any_bit_is_recognized_and_equals_the_slow_reference(
     tmp_path: Path, units: tuple[int, ...], factor: int, size: tuple[int, int]
 ) -> None:
     arrays = write(tmp_path / "bit.npz", shapes.bit(units=units, factor=factor, classes=5))
@@ -172,7 +172,7 @@ def test_new_classes_give_a_zero_head_and_drop_the_pretraining_layer(tmp_path: P
     assert fresh.get_parameter("head.weight").shape == (5, 24)
     assert (fresh(images) == -6.9).all()
     torch.testing.assert_close(fresh.represent(images), kept.tokens(images)[:, 0])
-    tanh = vitrail.load(tmp_path / "vit.npz", classes=5, representation_width=11)
+    tanh = vitrail.load(tmp_path / "vit.npz", classes=5, pre_logits=11)
     torch.testing.assert_close(tanh.represent(images), kept.represent(images))
     assert not tanh.get_parameter("head.weight").any()
     assert arrays["head/kernel"].any()
@@ -214,7 +214,7 @@ def test_the_names_of_the_first_release_are_read_too(tmp_path: Path) -> None:
     assert torch.equal(ours(images), theirs(images))
 
 
-def test_hybrids_and_resnets_of_other_channels_and_widths_are_recognised(tmp_path: Path) -> None:
+def test_hybrids_and_resnets_of_other_channels_and_widths_are_recognized(tmp_path: Path) -> None:
     layout = shapes.vit(**{**SMALL, "patch": 1}, tokens=1 + 9, units=(1,), root=32, channels=2)
     write(tmp_path / "hybrid.npz", layout)
     assert vitrail.load(tmp_path / "hybrid.npz").config.channels == 2

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import vitrail
 from vitrail.checkpoint.archives import Archive, Entry
-from vitrail.checkpoint.layouts import Asked, recognise
+from vitrail.checkpoint.layouts import Asked, recognize
 from vitrail.checkpoint.place import Place
 from vitrail.checkpoint.reading import Opened
 from vitrail.config import BiTConfig, HybridStem, ModelConfig, ViTConfig
@@ -314,7 +314,7 @@ class Shapes(Archive):
 
 
 @pytest.mark.slow
-def test_every_vit_of_timm_is_recognised_with_its_heads_or_refused() -> None:
+def test_every_vit_of_timm_is_recognized_with_its_heads_or_refused() -> None:
     import timm
 
     count = 0
@@ -331,14 +331,14 @@ def test_every_vit_of_timm_is_recognised_with_its_heads_or_refused() -> None:
         plain = plain and "norm.weight" in entries
         if not plain or any(part in key for key in entries for part in STRANGE) or "lambda_q1" in str(entries.keys()):
             with pytest.raises(CheckpointError):
-                recognised(name, entries)
+                recognized(name, entries)
             continue
         told: dict[str, Any] = {}
         if name.startswith("vit_base") and not model_has_token(entries):
             told = {"heads": blocks[0].attn.num_heads}
         if name.startswith("flexivit"):
             told = {"grid": (15, 15)}
-        config = recognised(name, entries, **told)
+        config = recognized(name, entries, **told)
         if isinstance(config, ViTConfig):
             assert config.heads == blocks[0].attn.num_heads, name
             assert config.grid == tuple(model.patch_embed.grid_size), name
@@ -351,9 +351,9 @@ def model_has_token(entries: dict[str, Entry]) -> bool:
     return "cls_token" in entries
 
 
-def recognised(name: str, entries: dict[str, Entry], grid: Any = None, **fields: Any) -> ModelConfig:
+def recognized(name: str, entries: dict[str, Entry], grid: Any = None, **fields: Any) -> ModelConfig:
     archive = Shapes(Path(name), entries, notes={})
-    layout, found = recognise(archive, Asked(grid=grid, fields=fields), {})
+    layout, found = recognize(archive, Asked(grid=grid, fields=fields), {})
     place = Place(source=name, weights=Path(name), documents={})
     assert Opened(place=place, archive=archive, layout=layout, found=found).check()
     return found.config

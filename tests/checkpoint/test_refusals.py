@@ -138,7 +138,7 @@ def test_sizes_and_fields_are_checked_too(untyped: None, tmp_path: Path) -> None
         with pytest.raises(ConfigError, match=f"load cannot change '{name}': the file decides"):
             vitrail.load(path, grid=(3, 5), **{name: 4})  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="representation_width=9: the file has none"):
-        vitrail.load(path, grid=(3, 5), classes=7, representation_width=9)
+        vitrail.load(path, grid=(3, 5), classes=7, pre_logits=9)
     with pytest.raises(ConfigError, match="classes must be a whole number"):
         vitrail.load(path, grid=(3, 5), classes=0)
     with pytest.raises(ConfigError, match="device must be one of this machine, such as 'cpu'; got 'nonsense'"):

@@ -28,7 +28,7 @@ def test_what_has_no_patches_or_a_layer_of_labels_learns_labels_alone(
     ("name", "changes", "objective", "words"),
     [
         ("vit", {"channels": 1}, MaskedPatches(), r"3 channels; the model has 1\. Set target=pixels"),
-        ("vit", {"channels": 1}, MaskedPatches(target="small-colours"), r"the model has 1\. Set target=pixels"),
+        ("vit", {"channels": 1}, MaskedPatches(target="small-colors"), r"the model has 1\. Set target=pixels"),
         ("vit", {"image_size": (4, 4)}, MaskedPatches(), r"an image is one patch, .* Give larger images"),
         ("vit", {"image_size": (4, 4)}, MaskedAutoencoder(), "an image is one patch"),
         (

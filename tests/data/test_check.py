@@ -149,18 +149,18 @@ def test_odd_sizes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_unusual_pixels_are_counted_by_kind() -> None:
-    colour, grey = Image.fromarray(pixels(0)), Image.fromarray(pixels(1)[:, :, 0])
+    color, gray = Image.fromarray(pixels(0)), Image.fromarray(pixels(1)[:, :, 0])
     deep = Image.fromarray(np.arange(1600, dtype=np.uint16).reshape(40, 40) * 40)
     made = [
-        encoded(grey, "JPEG"),
-        encoded(colour.convert("RGBA"), "PNG"),
-        encoded(grey.convert("LA"), "PNG"),
-        encoded(colour.convert("CMYK"), "JPEG"),
+        encoded(gray, "JPEG"),
+        encoded(color.convert("RGBA"), "PNG"),
+        encoded(gray.convert("LA"), "PNG"),
+        encoded(color.convert("CMYK"), "JPEG"),
         encoded(deep, "PNG"),
         deep_png(),
-        encoded(colour, "GIF", save_all=True, append_images=[colour.rotate(90)]),
-        encoded(colour, "WEBP", save_all=True, append_images=[colour.rotate(90)]),
-        encoded(colour, "PNG"),
+        encoded(color, "GIF", save_all=True, append_images=[color.rotate(90)]),
+        encoded(color, "WEBP", save_all=True, append_images=[color.rotate(90)]),
+        encoded(color, "PNG"),
     ]
     report = only(Named([(str(i), data, 0) for i, data in enumerate(made)], ("a",)))
     assert report.traits == {"grey": 3, "alpha": 2, "cmyk": 1, "sixteen_bit": 2, "animated": 2}

@@ -13,7 +13,7 @@ from vitrail.data import decode as module
 from vitrail.data.decode import Box, ImageError, OpenImage, decode
 
 GENERATOR = np.random.RandomState(5)
-COLOURS = np.asarray(
+COLORS = np.asarray(
     Image.fromarray(GENERATOR.randint(0, 256, (6, 9, 3)).astype(np.uint8)).resize((45, 30), Image.Resampling.BICUBIC)
 )
 
@@ -35,7 +35,7 @@ def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_lossless_formats_give_their_pixels() -> None:
     for kind in ("PNG", "BMP", "PPM", "TIFF", "GIF", "TGA"):
-        image = Image.fromarray(COLOURS)
+        image = Image.fromarray(COLORS)
         if kind == "GIF":
             image = image.quantize(64)
         expected = np.asarray(image.convert("RGB"))
@@ -43,23 +43,23 @@ def test_lossless_formats_give_their_pixels() -> None:
 
 
 def test_jpegs_are_decoded_as_the_image_library_does(decoder: str) -> None:
-    data = encoded(COLOURS, "JPEG", quality=95)
+    data = encoded(COLORS, "JPEG", quality=95)
     expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB")).astype(int)
     assert np.abs(decode(data) - expected).max() <= 2
-    grey = encoded(COLOURS[:, :, 0], "JPEG")
-    assert decode(grey).shape == (30, 45, 3)
-    assert (decode(grey)[:, :, 0] == decode(grey)[:, :, 2]).all()
-    assert decode(grey, channels=1).shape == (30, 45, 1)
+    gray = encoded(COLORS[:, :, 0], "JPEG")
+    assert decode(gray).shape == (30, 45, 3)
+    assert (decode(gray)[:, :, 0] == decode(gray)[:, :, 2]).all()
+    assert decode(gray, channels=1).shape == (30, 45, 1)
 
 
 def test_a_part_is_what_the_whole_has_there(decoder: str) -> None:
-    data = encoded(COLOURS, "JPEG", quality=95)
+    data = encoded(COLORS, "JPEG", quality=95)
     box = Box(4, 7, 11, 20)
     np.testing.assert_array_equal(OpenImage(data).pixels(box), decode(data)[4:15, 7:27])
 
 
 def test_a_large_jpeg_is_decoded_smaller_where_it_stays_large_enough(decoder: str) -> None:
-    smooth = np.asarray(Image.fromarray(COLOURS).resize((800, 640), Image.Resampling.BICUBIC))
+    smooth = np.asarray(Image.fromarray(COLORS).resize((800, 640), Image.Resampling.BICUBIC))
     data = encoded(smooth, "JPEG", quality=95)
     for least, side in (((160, 200), 4), ((170, 200), 2), ((80, 100), 8), ((400, 500), 1), ((0, 0), 1)):
         pixels = OpenImage(data).pixels(least=least)
@@ -74,7 +74,7 @@ def test_a_large_jpeg_is_decoded_smaller_where_it_stays_large_enough(decoder: st
 def test_cameras_held_otherwise_are_turned_upright(orientation: int, decoder: str) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
-    data = encoded(COLOURS, "JPEG", quality=95, exif=exif)
+    data = encoded(COLORS, "JPEG", quality=95, exif=exif)
     turns = {
         1: lambda a: a,
         2: lambda a: a[:, ::-1],
@@ -96,18 +96,18 @@ def test_other_kinds_of_pixels_are_decoded_right() -> None:
     ramp = np.arange(30 * 45, dtype=np.uint16).reshape(30, 45) * 48
     deep = decode(encoded(Image.fromarray(ramp), "PNG"), channels=1)[:, :, 0]
     assert np.abs(deep - ramp / 257).max() <= 0.5  # 16 bits
-    alpha = np.dstack([COLOURS, np.full((30, 45), 128, np.uint8)])
+    alpha = np.dstack([COLORS, np.full((30, 45), 128, np.uint8)])
     alpha[:5, :, 3] = 0
     shown = decode(encoded(alpha, "PNG")).astype(int)
     assert (shown[:5] == 255).all()  # white behind
-    assert np.abs(shown[5:] - (COLOURS[5:] * (128 / 255) + 255 * (127 / 255))).max() <= 1
-    ink = Image.fromarray(COLOURS).convert("CMYK")
+    assert np.abs(shown[5:] - (COLORS[5:] * (128 / 255) + 255 * (127 / 255))).max() <= 1
+    ink = Image.fromarray(COLORS).convert("CMYK")
     assert np.abs(decode(encoded(ink, "TIFF")).astype(int) - np.asarray(ink.convert("RGB"))).max() == 0
     printed = encoded(ink, "JPEG", quality=98)
-    assert np.abs(decode(printed).astype(int) - COLOURS).mean() < 12
-    bits = Image.fromarray(COLOURS[:, :, 0]).convert("1")
+    assert np.abs(decode(printed).astype(int) - COLORS).mean() < 12
+    bits = Image.fromarray(COLORS[:, :, 0]).convert("1")
     np.testing.assert_array_equal(decode(encoded(bits, "PNG"))[:, :, 1], np.asarray(bits) * 255)
-    palette = Image.fromarray(COLOURS).quantize(16)
+    palette = Image.fromarray(COLORS).quantize(16)
     palette.info["transparency"] = 0
     seen = decode(encoded(palette, "PNG", transparency=0)).astype(int)
     hole = np.asarray(palette) == 0
@@ -135,7 +135,7 @@ TURNED = b"II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0"  # E
 
 @pytest.mark.parametrize("clear", [0, 1])
 @pytest.mark.parametrize("depth", [1, 2, 4, 8, 16])
-def test_the_transparent_grey_of_a_png_is_white(depth: int, clear: int) -> None:
+def test_the_transparent_gray_of_a_png_is_white(depth: int, clear: int) -> None:
     most = 2**depth - 1
     numbers = np.arange(7 * 11).reshape(7, 11) * (1 if depth < 16 else 601) % (most + 1)
     numbers[2, 3:6] = clear
@@ -153,7 +153,7 @@ def test_the_transparent_grey_of_a_png_is_white(depth: int, clear: int) -> None:
 
 
 @pytest.mark.parametrize("depth", [8, 16])
-def test_the_transparent_colour_of_a_png_is_white(depth: int) -> None:
+def test_the_transparent_color_of_a_png_is_white(depth: int) -> None:
     scale = 1 if depth == 8 else 256
     numbers = np.random.RandomState(3).randint(0, 256, (7, 11, 3)) * scale
     clear = np.array([10, 200, 30]) * scale + (7 if depth == 16 else 0)
@@ -203,7 +203,7 @@ def test_behind_the_palette_of_a_png_and_of_others_is_white() -> None:
 
 
 def test_of_an_animation_the_first_frame_is_taken() -> None:
-    frames = [Image.new("RGB", (12, 8), colour) for colour in ("red", "blue")]
+    frames = [Image.new("RGB", (12, 8), color) for color in ("red", "blue")]
     buffer = io.BytesIO()
     frames[0].save(buffer, "GIF", save_all=True, append_images=frames[1:])
     assert (decode(buffer.getvalue())[:, :, 0] == 255).all()
@@ -220,9 +220,9 @@ def png_header(width: int, height: int) -> bytes:
     [
         (b"", "empty file"),
         (b"hello, this is no image", "no image of a known format; it starts with b'hello, t'"),
-        (encoded(COLOURS, "PNG")[:200], "damaged or truncated"),
-        (encoded(COLOURS, "JPEG")[:-90], "damaged or truncated"),
-        (encoded(COLOURS, "GIF")[:60], "damaged"),
+        (encoded(COLORS, "PNG")[:200], "damaged or truncated"),
+        (encoded(COLORS, "JPEG")[:-90], "damaged or truncated"),
+        (encoded(COLORS, "GIF")[:60], "damaged"),
         (png_header(20_000, 6_000), "20000x6000 pixels; at most 90,000,000"),
         (encoded(Image.fromarray(np.ones((4, 4), np.float32)), "TIFF"), "floating-point pixels"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "no image of a known format"),
@@ -238,7 +238,7 @@ def test_what_cannot_be_decoded_is_refused_with_the_reason(data: bytes, words: s
 def test_damage_anywhere_gives_an_image_or_a_reason(decoder: str) -> None:
     generator = np.random.RandomState(1)
     for kind in ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF"):
-        whole = encoded(COLOURS, kind)
+        whole = encoded(COLORS, kind)
         for _ in range(60):
             damaged = bytearray(whole)
             start = generator.randint(0, len(whole))

@@ -9,8 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from vitrail.config.augment import Augmentation, RandAugment
 from vitrail.config.card import Preprocessing
+from vitrail.config.recipe import Augmentation, RandAugment
 from vitrail.data.feed import evaluation_feed, train_feed
 from vitrail.data.open import open_split
 from vitrail.data.sources.folder import FolderSource
@@ -18,7 +18,7 @@ from vitrail.data.sources.memory import MemorySource
 from vitrail.errors import DataError
 
 STRONG = Augmentation(
-    randaugment=RandAugment(layers=2, magnitude=15), jitter=0.3, erasing=0.3, mixup=0.4, cutmix=1.0, mix_block=4
+    randaugment=RandAugment(layers=2, magnitude=15), jitter=0.3, random_erasing=0.3, mixup=0.4, cutmix=1.0, mix_block=4
 )
 
 
@@ -154,7 +154,7 @@ def test_a_very_long_image_costs_no_more_than_another() -> None:
     assert next(made.epoch(0)).images.shape == (1, 3, 32, 32)
 
 
-def test_grey_is_weighed_from_pixels_as_from_files() -> None:
+def test_gray_is_weighed_from_pixels_as_from_files() -> None:
     green = np.zeros((1, 9, 9, 3), dtype=np.uint8)
     green[..., 1] = 255
     made = evaluation_feed(

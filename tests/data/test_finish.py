@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitrail.config.augment import Augmentation, RandAugment
 from vitrail.config.card import Preprocessing
+from vitrail.config.recipe import Augmentation, RandAugment
 from vitrail.data.transforms.finish import (
     Finished,
     augment,
@@ -25,7 +25,7 @@ EVERYTHING = Augmentation(
     randaugment=RandAugment(layers=2, magnitude=15),
     three_augment=True,
     jitter=0.3,
-    erasing=0.5,
+    random_erasing=0.5,
     mixup=0.8,
     cutmix=1.0,
     mix_block=4,
@@ -52,7 +52,7 @@ def test_a_batch_is_its_blocks() -> None:
 
 
 def test_without_mixing_an_image_alone_is_as_in_a_batch() -> None:
-    config = Augmentation(randaugment=RandAugment(), three_augment=True, jitter=0.4, erasing=0.5)
+    config = Augmentation(randaugment=RandAugment(), three_augment=True, jitter=0.4, random_erasing=0.5)
     batch, labels, places = images(23), torch.arange(23) % 5, np.arange(100, 123)
     whole = run(batch, labels, places, config)
     alone = [run(batch[i : i + 1], labels[i : i + 1], places[i : i + 1], config) for i in range(23)]
@@ -105,8 +105,8 @@ def test_levels_become_what_the_model_reads() -> None:
     mean, deviation = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     made = scale(ends, Preprocessing(mean=mean, deviation=deviation))
     assert made[0, :, 0, 0].tolist() == pytest.approx([-m / d for m, d in zip(mean, deviation, strict=True)])
-    grey = scale(ends[:, :1], Preprocessing(mean=mean, deviation=deviation))
-    assert grey[0, 0, 0, 1].item() == pytest.approx((1 - sum(mean) / 3) / (sum(deviation) / 3))
+    gray = scale(ends[:, :1], Preprocessing(mean=mean, deviation=deviation))
+    assert gray[0, 0, 0, 1].item() == pytest.approx((1 - sum(mean) / 3) / (sum(deviation) / 3))
 
 
 def test_half_of_the_images_are_flipped() -> None:

@@ -61,7 +61,7 @@ def test_rotation_is_counter_clockwise_about_the_middle() -> None:
     assert torch.equal(quarter, square.rot90(dims=(2, 3)))
 
 
-def test_a_translation_moves_whole_pixels_and_fills_with_grey() -> None:
+def test_a_translation_moves_whole_pixels_and_fills_with_gray() -> None:
     image = smooth(1)
     moved = geometry.affine(image, torch.from_numpy(geometry.translations(np.array([4.0]), np.array([-3.0]))).float())
     assert torch.equal(moved[..., :-3, 4:], image[..., 3:, :-4])

@@ -16,8 +16,8 @@ from PIL import Image
 from pyarrow import parquet
 
 from vitrail.cli import main
-from vitrail.config.augment import Augmentation, RandAugment
 from vitrail.config.card import Preprocessing
+from vitrail.config.recipe import Augmentation, RandAugment
 from vitrail.data.decode import decode
 from vitrail.data.loader import Loader
 from vitrail.data.open import open_data, open_split
@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
-def test_folders_tables_tars_and_packed_arrays_are_recognised(folder: Path, tmp_path: Path) -> None:
+def test_folders_tables_tars_and_packed_arrays_are_recognized(folder: Path, tmp_path: Path) -> None:
     splits = open_data(folder)
     assert {name: len(source) for name, source in splits.items()} == {"train": 12, "test": 6}
     assert splits["train"].class_names == ("ant", "bee")
@@ -97,7 +97,7 @@ def test_evaluation_sees_the_whole_image_squashed() -> None:
 
 def test_the_sample_in_the_box_goes_all_the_way() -> None:
     source = open_split("sample", "train")
-    config = Augmentation(randaugment=RandAugment(), mixup=0.2, cutmix=1.0, erasing=0.25, mix_block=4)
+    config = Augmentation(randaugment=RandAugment(), mixup=0.2, cutmix=1.0, random_erasing=0.25, mix_block=4)
     loader = Loader(source, TrainTake((32, 32), config, seed=0), batch=64, block=config.mix_block)
     batch = next(iter(loader.epoch(0)))
     made = finish(

@@ -124,14 +124,14 @@ def test_past_the_limit_of_bad_images_it_stops_and_nothing_is_written(tmp_path: 
 
 @pytest.mark.parametrize("names", [NAMES, ()])
 def test_images_without_labels_and_classes_are_packed_too(tmp_path: Path, names: tuple[str, ...]) -> None:
-    class Unlabelled(Files):
+    class Unlabeled(Files):
         class_names = names
 
         @property
         def labels(self) -> NDArray[np.int64]:
             return np.array([-1, -1, 2, -1, -1]) if names else np.full(5, -1)
 
-    pack(Unlabelled(), tmp_path / "out", (5, 6), overwrite=False, limit=0.4)
+    pack(Unlabeled(), tmp_path / "out", (5, 6), overwrite=False, limit=0.4)
     packed = PackedSource(tmp_path / "out")
     assert packed.class_names == names
     assert packed.labels.tolist() == ([-1, 2, -1] if names else [-1, -1, -1])
@@ -162,9 +162,9 @@ def test_sizes_are_squashed_and_averaged_where_they_shrink() -> None:
     assert np.abs(squash(IMAGES[1], (3, 4)) - exact[0].permute(1, 2, 0).numpy()).max() < 1
 
 
-def test_grey_and_colour_become_what_is_asked_for(tmp_path: Path) -> None:
-    grey = MemorySource(IMAGES[..., :1], [0] * 7, NAMES)
-    pack(grey, tmp_path / "colour", (5, 6), overwrite=False)
+def test_gray_and_color_become_what_is_asked_for(tmp_path: Path) -> None:
+    gray = MemorySource(IMAGES[..., :1], [0] * 7, NAMES)
+    pack(gray, tmp_path / "colour", (5, 6), overwrite=False)
     assert np.array_equal(PackedSource(tmp_path / "colour").read(3), IMAGES[3, :, :, [0, 0, 0]].transpose(1, 2, 0))
     pack(SOURCE, tmp_path / "grey", (5, 6), overwrite=False, channels=1)
     wanted = np.asarray(Image.fromarray(IMAGES[3]).convert("L"), dtype=np.int64)

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitrail.config.augment import RandAugment
-from vitrail.data.transforms import colour, geometry
+from vitrail.config.recipe import RandAugment
+from vitrail.data.transforms import color, geometry
 from vitrail.data.transforms.randaugment import EACH, OPERATIONS, plan, randaugment, slots
 from vitrail.errors import ShapeError
 from vitrail.ops.order import draws
@@ -73,17 +73,17 @@ def test_each_operation_is_its_function() -> None:
     for place, name in enumerate(OPERATIONS):
         one, row = batch[place : place + 1], numbers[place : place + 1]
         expected = {
-            "autocontrast": lambda image, row: colour.autocontrast(image),
-            "equalize": lambda image, row: colour.equalize(image),
+            "autocontrast": lambda image, row: color.autocontrast(image),
+            "equalize": lambda image, row: color.equalize(image),
             "invert": lambda image, row: 255 - image,
             "posterize": lambda image, row: image & 0b11000000,
             "solarize": lambda image, row: torch.where(image < 153, image, 255 - image),
-            "solarize_add": lambda image, row: colour.solarize_add(image, torch.tensor([66])),
+            "solarize_add": lambda image, row: color.solarize_add(image, torch.tensor([66])),
             "cutout": lambda image, row: geometry.cutout(image, row[:, :4]),
-            "saturation": lambda image, row: colour.saturation(image, factor),
-            "contrast": lambda image, row: colour.contrast(image, factor),
-            "brightness": lambda image, row: colour.brightness(image, factor),
-            "sharpness": lambda image, row: colour.sharpness(image, factor),
+            "saturation": lambda image, row: color.saturation(image, factor),
+            "contrast": lambda image, row: color.contrast(image, factor),
+            "brightness": lambda image, row: color.brightness(image, factor),
+            "sharpness": lambda image, row: color.sharpness(image, factor),
         }.get(name, geometry.affine)(one, row)
         assert torch.equal(made[place : place + 1], expected), name
         assert not torch.equal(made[place], batch[place]), name
@@ -110,8 +110,8 @@ def test_layers_follow_each_other() -> None:
 def test_an_empty_batch_and_other_channels_pass() -> None:
     config = RandAugment(layers=2, magnitude=20)
     assert randaugment(images(0), np.zeros((0, 6)), config).shape == (0, 3, 28, 35)
-    grey = torch.randint(0, 256, (64, 1, 9, 7), dtype=torch.uint8)
-    assert randaugment(grey, draws(np.arange(64), 6, 0, 0, 5), config).shape == grey.shape
+    gray = torch.randint(0, 256, (64, 1, 9, 7), dtype=torch.uint8)
+    assert randaugment(gray, draws(np.arange(64), 6, 0, 0, 5), config).shape == gray.shape
 
 
 def test_wrong_numbers_are_refused() -> None:

@@ -15,8 +15,8 @@ import torch
 from files.servers import Served, Server
 from PIL import Image
 
-from vitrail.config.augment import Augmentation
 from vitrail.config.card import Preprocessing
+from vitrail.config.recipe import Augmentation
 from vitrail.data.feed import Feed, evaluation_feed, train_feed
 from vitrail.data.loader import Batch
 from vitrail.data.open import open_split
@@ -434,7 +434,7 @@ def test_a_label_of_no_class_is_an_error_that_names_the_shard(server: Server) ->
         made.read(2 * SPAN)
 
 
-def test_shards_without_a_labelled_image_are_passed_over(server: Server, tmp_path: Path) -> None:
+def test_shards_without_a_labeled_image_are_passed_over(server: Server, tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "empty.tar", "w"):
         pass
     empty = Served((tmp_path / "empty.tar").read_bytes())

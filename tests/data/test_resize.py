@@ -34,8 +34,8 @@ def bilinear_line(line: list[float], new: int) -> list[float]:
 def triangle_line(line: list[float], new: int) -> list[float]:
     made, scale = [], len(line) / new
     for place in range(new):
-        centre = (place + 0.5) * scale
-        taps = [max(0.0, 1 - abs(tap + 0.5 - centre) / max(scale, 1)) for tap in range(len(line))]
+        center = (place + 0.5) * scale
+        taps = [max(0.0, 1 - abs(tap + 0.5 - center) / max(scale, 1)) for tap in range(len(line))]
         made.append(sum(tap * level for tap, level in zip(taps, line, strict=True)) / sum(taps))
     return made
 

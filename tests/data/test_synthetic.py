@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vitrail.data.sources import synthetic
-from vitrail.data.sources.synthetic import CLASSES, COLOURS, SHAPES, SyntheticSource, Task
+from vitrail.data.sources.synthetic import CLASSES, COLORS, SHAPES, SyntheticSource, Task
 from vitrail.errors import ConfigError
 
 TASKS: tuple[Task, ...] = get_args(Task)
@@ -30,7 +30,7 @@ def test_a_scene_depends_on_seed_and_number_alone() -> None:
 
 def test_the_first_scene_stays_what_it_is() -> None:
     scene = SyntheticSource(1, 48, seed=3).scene(0)
-    known = (scene.shape, scene.colour, scene.cell, scene.count, scene.orientation)
+    known = (scene.shape, scene.color, scene.cell, scene.count, scene.orientation)
     assert known == ("ring", "magenta", 0, 6, 7)
 
 
@@ -49,7 +49,7 @@ def test_labels_are_balanced_and_those_of_the_scenes(task: Task) -> None:
         assert scene.pixels.shape == (16, 24, 3)
         said = {
             "shape": scene.shape,
-            "colour": scene.colour,
+            "colour": scene.color,
             "cell": f"row {scene.cell // 4 + 1}, column {scene.cell % 4 + 1}",
             "count": str(scene.count),
             "orientation": f"{45 * scene.orientation} degrees",
@@ -86,9 +86,9 @@ def test_masks_boxes_cells_and_pixels_agree(size: tuple[int, int]) -> None:
         row, col = int((rows.mean() + 0.5) * 4 / size[0]), int((cols.mean() + 0.5) * 4 / size[1])
         assert row * 4 + col == scene.cell
         pixels = scene.pixels.astype(np.int64)
-        colourful = pixels.max(axis=2) - pixels.min(axis=2)
-        assert (colourful[scene.masks.any(axis=0)] > 15).all()
-        assert (colourful[~_widened(scene.masks.max(axis=0))] == 0).all()
+        colorful = pixels.max(axis=2) - pixels.min(axis=2)
+        assert (colorful[scene.masks.any(axis=0)] > 15).all()
+        assert (colorful[~_widened(scene.masks.max(axis=0))] == 0).all()
         if size == (64, 64):
             assert scene.masks[0].sum() > scene.masks[1:].sum(axis=(1, 2)).max(initial=0)
 
@@ -127,10 +127,10 @@ def test_a_scene_is_brightest_where_it_points_to() -> None:
 
 def test_edges_are_smooth() -> None:
     source = SyntheticSource(100, 64, seed=5)
-    index = next(i for i in range(100) if source.scene(i).shape == "circle" and source.scene(i).colour == "red")
+    index = next(i for i in range(100) if source.scene(i).shape == "circle" and source.scene(i).color == "red")
     scene = source.scene(index)
-    colourful = scene.pixels[..., 0].astype(np.int64) - scene.pixels[..., 1]
-    assert len(np.unique(colourful[~scene.masks.any(axis=0)])) > 10
+    colorful = scene.pixels[..., 0].astype(np.int64) - scene.pixels[..., 1]
+    assert len(np.unique(colorful[~scene.masks.any(axis=0)])) > 10
 
 
 def probe(features: np.ndarray, labels: np.ndarray) -> float:
@@ -141,7 +141,7 @@ def probe(features: np.ndarray, labels: np.ndarray) -> float:
     return float(((features[cut:] @ weights).argmax(axis=1) == labels[cut:]).mean())
 
 
-def test_the_mean_colour_tells_the_colour_and_nothing_of_the_shape() -> None:
+def test_the_mean_color_tells_the_color_and_nothing_of_the_shape() -> None:
     sources = {task: SyntheticSource(900, 32, seed=5, task=task) for task in TASKS}
     means = np.stack([sources["shape"].read(i).mean(axis=(0, 1)) for i in range(900)])
     assert probe(means, sources["colour"].labels) > 0.9
@@ -196,7 +196,7 @@ def test_numbers_outside_are_refused() -> None:
     for index in (-1, 5):
         with pytest.raises(IndexError):
             source.scene(index)
-    assert len(COLOURS) == len(SHAPES) == 6
+    assert len(COLORS) == len(SHAPES) == 6
 
 
 @pytest.mark.parametrize("shape", SHAPES)

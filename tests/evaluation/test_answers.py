@@ -57,7 +57,7 @@ def test_labels_that_are_not_the_models_classes_are_not_taken_for_them() -> None
     model, source = guessing(), Pictures(11, tuple("abcdefghij"))
     with pytest.raises(DataError, match="the model has 7 classes, the data 10"):
         answers(model, source, passing())
-    found = answers(model, source, passing(), labelled=False)
+    found = answers(model, source, passing(), labeled=False)
     assert (found.ranks == -1).all()
     assert np.isnan(found.own).all()
     assert (found.labels == source.labels).all()

@@ -99,7 +99,7 @@ def test_an_answer_is_right_if_it_maps_to_the_images_class_first_or_among_five(t
     model, source = guessing(), Pictures(23, ("x", "y", "z"))
     table = {"x": ["a", "d"], "y": [6]}
     given = read_mapping(write(tmp_path, table), source, Classes(7, NAMES))
-    found = answers(model, source, passing(), labelled=False)
+    found = answers(model, source, passing(), labeled=False)
     scored = score_given(found, given)
     order = np.argsort(-logits_of(model, source), axis=1)
     sets = ({0, 3}, {6}, set[int]())

@@ -23,7 +23,7 @@ IMAGES = 61
 
 def subject(model: Model, source: Pictures, **more: Any) -> Subject:
     found = answers(model, source, passing())
-    return Subject(title="one", found=found, source=source, class_names=NAMES, labelled=True, **more)
+    return Subject(title="one", found=found, source=source, class_names=NAMES, labeled=True, **more)
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_the_document_is_json_and_its_rows_say_the_same(said: Any) -> None:
 
 def test_few_classes_have_no_top_five() -> None:
     model, source = guessing(5), Pictures(7, NAMES[:5])
-    found = Subject(title="", found=answers(model, source, passing()), source=source, class_names=None, labelled=True)
+    found = Subject(title="", found=answers(model, source, passing()), source=source, class_names=None, labeled=True)
     document = report(found)
     assert "top5" not in document
     assert {row.metric for row in results(document, run="", data="", setting={})} == {"accuracy", "loss", "ece"}

@@ -20,12 +20,12 @@ CELLS = [(number, cell) for number, case in enumerate(CASES) for cell in case["a
 def drawn(case: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Draw the features of a case, as its page says."""
     generator = np.random.RandomState(case["seed"])
-    centre = generator.standard_normal((case["classes"], case["dim"])).astype(np.float32)
+    center = generator.standard_normal((case["classes"], case["dim"])).astype(np.float32)
 
     def some(count: int) -> tuple[np.ndarray, np.ndarray]:
         labels = generator.randint(0, case["classes"], count)
         noise = case["spread"] * generator.standard_normal((count, case["dim"]))
-        return (centre[labels] + noise).astype(np.float32), labels
+        return (center[labels] + noise).astype(np.float32), labels
 
     return *some(case["per_class"] * case["classes"]), *some(case["test"])
 

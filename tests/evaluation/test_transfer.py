@@ -60,7 +60,7 @@ def test_rates_are_tried_without_what_is_kept_back_and_the_last_runs_see_all(spy
         assert contents(spy.tasks[name].splits["train"]) == whole
         assert contents(spy.tasks[name].splits["test"]) == test
         assert spy.read[name] == titled("train", range(TRAIN)) | titled("test", range(TEST))
-        assert spy.tasks[name].training.dev == 0
+        assert spy.tasks[name].training.validation_share == 0
 
 
 def test_a_val_split_is_what_is_chosen_by_and_is_trained_on_at_last(spy: Spy, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def answers(dev: dict[float, float | None], test: dict[int, float]) -> Any:
     def answer(task: Task) -> Outcome:
         if "test" in task.splits:
             return ended(task, test_accuracy=test[task.training.seed], test_images=TEST)
-        accuracy = dev[task.training.optimiser.rate]
+        accuracy = dev[task.training.optimizer.learning_rate]
         if accuracy is None:
             raise DivergedError("step 2: loss is nan.")
         return ended(task, accuracy=accuracy, images=10)
@@ -102,8 +102,8 @@ def test_the_best_rate_is_taken(dev: dict[float, float | None], best: float, spy
     found = transfer(plan_for(tmp_path / "out", splits_of(spy.reads), *reversed(dev)), quiet)
     assert found.rate == best
     assert [(tried.rate, tried.accuracy) for tried in found.grid] == list(dev.items())
-    assert spy.tasks["final/seed-0"].training.optimiser.rate == best
-    assert {spy.tasks[f"grid/rate-{rate}"].training.optimiser.rate for rate in dev} == set(dev)
+    assert spy.tasks["final/seed-0"].training.optimizer.learning_rate == best
+    assert {spy.tasks[f"grid/rate-{rate}"].training.optimizer.learning_rate for rate in dev} == set(dev)
 
 
 def test_rates_that_all_diverge_are_an_error(spy: Spy, tmp_path: Path) -> None:

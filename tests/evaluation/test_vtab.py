@@ -95,7 +95,7 @@ def test_1000_images_are_trained_on_and_the_test_images_measured(spy: Spy, tmp_p
     train = spy.tasks["pets/seed-3"].splits["train"]
     assert contents(train) == contents(splits["train"]) | contents(splits["val"])
     assert len(spy.read["pets/seed-3"]) == 50 + 17
-    assert spy.tasks["pets/seed-0"].training.optimiser.rate == 0.01
+    assert spy.tasks["pets/seed-0"].training.optimizer.learning_rate == 0.01
 
 
 def test_selecting_trains_on_800_measures_on_200_and_never_reads_test(spy: Spy, tmp_path: Path) -> None:

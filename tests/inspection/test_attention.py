@@ -64,15 +64,15 @@ def test_rollout_equals_a_slow_reference_for_every_family(name: str) -> None:
 
 @pytest.mark.parametrize("normalised", [False, True])
 @pytest.mark.parametrize("name", VITS)
-def test_distances_equal_a_slow_reference_for_every_family(name: str, normalised: bool) -> None:
+def test_distances_equal_a_slow_reference_for_every_family(name: str, normalized: bool) -> None:
     model = vit(name)
     images = images_for(model, dtype=torch.float64)
     grid = model.grid_of(images)
-    found = inspection.attention_distance(model, images, normalised=normalised)
+    found = inspection.attention_distance(model, images, normalized=normalized)
     for layer, weights in enumerate(seen(model, images)):
         for number in range(len(images)):
             expected = slow.attention_distance(
-                weights[number], *grid, model.config.stem.stride, model.config.class_tokens, normalised
+                weights[number], *grid, model.config.stem.stride, model.config.class_tokens, normalized
             )
             np.testing.assert_allclose(found[number, layer].numpy(), expected, rtol=1e-5)
 
@@ -96,7 +96,7 @@ def every_distance(grid: tuple[int, int], stride: int) -> Tensor:
 def test_the_distance_of_a_uniform_attention_is_that_of_two_random_patches() -> None:
     rows, cols, stride = 3, 5, 7
     weights = torch.full((1, 1, 15, 15), 1 / 15)
-    found = distance_sums(weights, every_distance((rows, cols), stride), normalised=False) / 15
+    found = distance_sums(weights, every_distance((rows, cols), stride), normalized=False) / 15
     places = [(row, col) for row in range(rows) for col in range(cols)]
     expected = sum(math.dist(one, two) for one in places for two in places) / 15**2 * stride
     assert found.item() == pytest.approx(expected, rel=1e-6)
@@ -107,11 +107,11 @@ def test_the_distance_of_a_local_attention_is_known() -> None:
     far = every_distance((1, 6), 16)
     itself, right = torch.eye(6)[None, None], torch.eye(6).roll(1, dims=1)[None, None]
     right[0, 0, 5] = torch.eye(6)[5]
-    assert distance_sums(itself, far, normalised=False).item() == 0
-    assert distance_sums(right, far, normalised=False).item() / 6 == pytest.approx(16 * 5 / 6)
+    assert distance_sums(itself, far, normalized=False).item() == 0
+    assert distance_sums(right, far, normalized=False).item() / 6 == pytest.approx(16 * 5 / 6)
     # Half of the weights on a class token that was left out: half the distance, unless scaled to one.
-    assert distance_sums(right / 2, far, normalised=False).item() / 6 == pytest.approx(8 * 5 / 6)
-    assert distance_sums(right / 2, far, normalised=True).item() / 6 == pytest.approx(16 * 5 / 6)
+    assert distance_sums(right / 2, far, normalized=False).item() / 6 == pytest.approx(8 * 5 / 6)
+    assert distance_sums(right / 2, far, normalized=True).item() / 6 == pytest.approx(16 * 5 / 6)
 
 
 @pytest.mark.parametrize("name", ["vit", "vit-mean", "axial", "vit-relative", "hybrid"])
@@ -301,6 +301,6 @@ def test_observers_of_one_pass_give_what_functions_give() -> None:
     torch.testing.assert_close(found.rollout, inspection.rollout(model, images))
     torch.testing.assert_close(found.pooled, inspection.pooled_attention(model, images))
     torch.testing.assert_close(found.distance, inspection.attention_distance(model, images))
-    torch.testing.assert_close(found.normalised_distance, inspection.attention_distance(model, images, normalised=True))
+    torch.testing.assert_close(found.normalized_distance, inspection.attention_distance(model, images, normalized=True))
     assert len(found.maps) == 5
     torch.testing.assert_close(compare_layers(grams, grams), inspection.layer_similarity(model, images))

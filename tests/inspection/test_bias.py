@@ -121,12 +121,12 @@ def test_a_shift_must_stay_inside_the_image() -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.6, 1.0])
-def test_a_share_of_the_patches_is_made_grey(share: float) -> None:
+def test_a_share_of_the_patches_is_made_gray(share: float) -> None:
     images = torch.randn(3, 3, 12, 20)
     patches = patchify(changed(images, share, "drop", 4, seed=0), 4)
-    grey = (patches == 0).all(dim=2)
-    assert grey.sum(dim=1).tolist() == [round(15 * share)] * 3
-    torch.testing.assert_close(patches[~grey], patchify(images, 4)[~grey])
+    gray = (patches == 0).all(dim=2)
+    assert gray.sum(dim=1).tolist() == [round(15 * share)] * 3
+    torch.testing.assert_close(patches[~gray], patchify(images, 4)[~gray])
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.6, 1.0])

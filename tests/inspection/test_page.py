@@ -13,7 +13,7 @@ from browsing import (
     POOLED_PEAKS,
     ROLLOUT,
     attention,
-    colour_at,
+    color_at,
     document,
     image,
     packed,
@@ -128,12 +128,12 @@ def test_every_number_is_the_peak_times_the_byte(visit: Visit) -> None:
 
 
 @in_browser
-def test_the_picture_is_the_colour_map_over_the_image(visit: Visit) -> None:
+def test_the_picture_is_the_color_map_over_the_image(visit: Visit) -> None:
     page = visit(document(), "#show=rollout")
     slide(page, "opacity", 100)
     brightest, darkest = int(ROLLOUT.argmax()), int(ROLLOUT.argmin())
-    assert colour_at(page, brightest) == pytest.approx((240, 249, 33), abs=2)  # plasma's end
-    assert colour_at(page, darkest) == pytest.approx((0, 128, 128), abs=2)  # the image itself: teal
+    assert color_at(page, brightest) == pytest.approx((240, 249, 33), abs=2)  # plasma's end
+    assert color_at(page, darkest) == pytest.approx((0, 128, 128), abs=2)  # the image itself: teal
 
 
 @in_browser
@@ -242,7 +242,7 @@ CONTRASTS = """() => {
 @in_browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("chosen", ["system", "light", "dark"])
-def test_all_text_has_contrast_and_figures_follow_the_colours(visit: Visit, scheme: str, chosen: str) -> None:
+def test_all_text_has_contrast_and_figures_follow_the_colors(visit: Visit, scheme: str, chosen: str) -> None:
     given = document()
     page = visit(given, color_scheme=scheme)
     page.check(f"#scheme input[value={chosen}]", force=True)

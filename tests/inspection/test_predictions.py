@@ -47,7 +47,7 @@ def cut(images: Tensor, image: int, patch: int) -> Tensor:
     return images[image, :, top : top + 4, left : left + 4]
 
 
-@pytest.mark.parametrize("target", ["mean-colour", "small-colours", "pixels"])
+@pytest.mark.parametrize("target", ["mean-color", "small-colors", "pixels"])
 def test_corrupted_patches_are_shown_as_the_model_gets_them_and_painted_as_it_says(target: Any) -> None:
     config = MaskedPatches(target=target, masked=0.4, replaced=0.3)
     made = stirred(MaskedPatchPrediction(family("vit"), config, seed=0))
@@ -76,18 +76,18 @@ def test_corrupted_patches_are_shown_as_the_model_gets_them_and_painted_as_it_sa
                 assert (painted - wanted).abs().max() <= 1
                 continue
             for place in range(16):
-                scores = values.unflatten(0, (-1, 512))[place if target == "small-colours" else 0]
+                scores = values.unflatten(0, (-1, 512))[place if target == "small-colors" else 0]
                 number = int(scores.argmax())
-                colour = [number // 64 * 32 + 16, number // 8 % 8 * 32 + 16, number % 8 * 32 + 16]
-                assert painted[:, place // 4, place % 4].tolist() == colour
+                color = [number // 64 * 32 + 16, number // 8 % 8 * 32 + 16, number % 8 * 32 + 16]
+                assert painted[:, place // 4, place % 4].tolist() == color
     assert kinds == {MASK, OTHER, KEPT}
     assert (found.right is None) == (target == "pixels")
     torch.testing.assert_close(found.losses, made.judge(outputs, part, inputs).losses)
 
 
 @pytest.mark.parametrize("normalised", [True, False])
-def test_hidden_patches_are_grey_and_then_what_the_decoder_says(*, normalised: bool) -> None:
-    config = MaskedAutoencoder(normalised=normalised, decoder_depth=1)
+def test_hidden_patches_are_gray_and_then_what_the_decoder_says(*, normalized: bool) -> None:
+    config = MaskedAutoencoder(normalized=normalized, decoder_depth=1)
     made = stirred(MaskedAutoencoding(family("vit-mean"), config, seed=0))
     shown = pixels(2)
     images = shown.float() / 127.5 - 1
@@ -102,14 +102,14 @@ def test_hidden_patches_are_grey_and_then_what_the_decoder_says(*, normalised: b
             assert (cut(found.read, image, patch) == 128).all()
             values = outputs[image, place].unflatten(0, (4, 4, 3)).permute(2, 0, 1)
             true = cut(images, image, patch)
-            if normalised:
+            if normalized:
                 values = values * true.std() + true.mean()
             wanted = ((values + 1) * 127.5).clamp(0, 255)
             assert (cut(found.made, image, patch) - wanted).abs().max() <= 1
     assert found.right is None
 
 
-def test_pixels_are_shown_in_the_palette_and_painted_in_the_likeliest_colours() -> None:
+def test_pixels_are_shown_in_the_palette_and_painted_in_the_likeliest_colors() -> None:
     palette = torch.tensor([[-1.0, -1, -1], [1, 1, 1], [1, -1, -1]])
     model = family("vit", stem=PatchStem(patch=1), image_size=(4, 5), causal=True, pooling="mean")
     made = stirred(NextPixelPrediction(model, NextPixels(), palette))
@@ -117,10 +117,10 @@ def test_pixels_are_shown_in_the_palette_and_painted_in_the_likeliest_colours() 
     images = shown.float() / 127.5 - 1
     found = predict(made, images)
     levels = ((palette + 1) * 127.5).round().to(torch.uint8)
-    colours = torch.stack(
+    colors = torch.stack(
         [(images[0, :, row, col] - palette).square().sum(dim=1) for row in range(4) for col in range(5)]
     )
-    nearest = colours.argmin(dim=1)
+    nearest = colors.argmin(dim=1)
     assert torch.equal(found.read[0].flatten(1).T, levels[nearest])
     scores = made.module.eval()(nearest.view(1, 4, 5)).detach()
     assert torch.equal(found.made[0].flatten(1).T, levels[scores[0].argmax(dim=1)])

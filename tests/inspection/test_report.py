@@ -209,9 +209,9 @@ def test_what_is_drawn_is_what_was_found(monkeypatch: pytest.MonkeyPatch) -> Non
     np.testing.assert_allclose(own, inspection.position_similarity(subject.model).numpy())
     assert fresh.shape == own.shape
     np.testing.assert_allclose(larger, inspection.position_similarity(subject.model, (16, 32)).numpy())
-    raw, normalised = (given[0][0][1] for given in drawn["draw_distances"])
+    raw, normalized = (given[0][0][1] for given in drawn["draw_distances"])
     np.testing.assert_allclose(raw, subject.found.attention.distance.mean(dim=0).numpy())
-    np.testing.assert_allclose(normalised, subject.found.attention.normalised_distance.mean(dim=0).numpy())
+    np.testing.assert_allclose(normalized, subject.found.attention.normalized_distance.mean(dim=0).numpy())
     np.testing.assert_allclose(drawn["draw_heads"][0][0], subject.found.attention.pooled[0].numpy())
     assert subject.found.layers is not None
     np.testing.assert_allclose(drawn["draw_matrix"][0][0], subject.found.layers.numpy())

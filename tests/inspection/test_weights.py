@@ -25,8 +25,8 @@ from vitrail.ops.similarity import cosines
 def test_components_are_those_of_numpys_decomposition() -> None:
     filters = torch.randn(11, 7, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     found, shares = principal_components(filters, 5)
-    centred = filters.numpy() - filters.numpy().mean(axis=0)
-    _, sizes, directions = np.linalg.svd(centred, full_matrices=False)
+    centered = filters.numpy() - filters.numpy().mean(axis=0)
+    _, sizes, directions = np.linalg.svd(centered, full_matrices=False)
     assert found.shape == (5, 7)
     np.testing.assert_allclose(np.abs((found.double().numpy() * directions[:5]).sum(axis=1)), 1, atol=1e-6)
     np.testing.assert_allclose(shares.numpy(), (sizes**2 / (sizes**2).sum())[:5], atol=1e-6)
@@ -54,7 +54,7 @@ def test_the_filters_of_a_vit_are_what_its_embedding_takes_of_a_patch() -> None:
 
 
 @pytest.mark.parametrize("name", ["hybrid", "bit"])
-def test_the_filters_of_a_resnet_are_its_roots_standardised(name: str) -> None:
+def test_the_filters_of_a_resnet_are_its_roots_standardized(name: str) -> None:
     model = family(name)
     filters = inspection.filters_of(model)
     assert filters.shape[1:] == (3, 7, 7)

@@ -9,7 +9,7 @@ import vitrail
 from vitrail.config import override
 from vitrail.errors import ConfigError
 from vitrail.models import Model, build
-from vitrail.ops import resample_positions, standardise_by_deviation, standardise_by_variance
+from vitrail.ops import resample_positions, standardize_by_deviation, standardize_by_variance
 from vitrail.ops.counts import parameters
 
 
@@ -74,11 +74,11 @@ def test_epsilons_and_rules_of_filters_are_fields() -> None:
     mean = weight.mean(dim=(1, 2, 3), keepdim=True)
     variance = ((weight - mean) ** 2).mean(dim=(1, 2, 3), keepdim=True)
     torch.testing.assert_close(
-        standardise_by_variance(weight, 0.1),
+        standardize_by_variance(weight, 0.1),
         (weight - mean) / (variance + 0.1).sqrt(),  # pyright: ignore
     )
     torch.testing.assert_close(
-        standardise_by_deviation(weight, 0.1),
+        standardize_by_deviation(weight, 0.1),
         (weight - mean) / (variance.sqrt() + 0.1),  # pyright: ignore
     )
 

@@ -27,7 +27,7 @@ def reference_shapes(config: ModelConfig) -> shapes.Shapes:
         tokens=config.tokens,
         classes=config.classes,
         token=config.pooling == "token",
-        hidden=config.representation_width,
+        hidden=config.pre_logits,
         units=stem and stem.units,
         root=stem.width if stem else 64,
     )

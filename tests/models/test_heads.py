@@ -13,7 +13,7 @@ from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models import Model, build
 from vitrail.models.base import CosineHead
 from vitrail.ops.counts import forward_macs, parameters
-from vitrail.train.optimiser import is_kernel
+from vitrail.train.optimizer import is_kernel
 
 NAME = "head.directions.weight"
 

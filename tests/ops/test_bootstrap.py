@@ -12,7 +12,7 @@ from vitrail.ops.verification import (
     equal_error_rate,
     genuine_pairs,
     impostor_pairs,
-    normalise,
+    normalize,
     roc,
     tar_at,
 )
@@ -21,7 +21,7 @@ from vitrail.ops.verification import (
 def people(count: int = 7, each: int = 4) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     generator = np.random.default_rng(2)
     labels = np.repeat(np.arange(count), each)
-    return normalise(generator.normal(size=(count, 5))[labels] + generator.normal(size=(len(labels), 5))), labels
+    return normalize(generator.normal(size=(count, 5))[labels] + generator.normal(size=(len(labels), 5))), labels
 
 
 def counted(embeddings: NDArray[np.float32], labels: NDArray[np.int64]) -> tuple[PairCounts, Block, Block]:

@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from vitrail.ops import convolve_same, max_pool_same, standardise_by_deviation, standardise_by_variance
+from vitrail.ops import convolve_same, max_pool_same, standardize_by_deviation, standardize_by_variance
 
 WINDOWS = st.sampled_from([(1, 1), (1, 2), (3, 1), (3, 2), (7, 2)])
 
 
 @given(height=st.integers(1, 17), width=st.integers(1, 17), window=WINDOWS)
-def test_same_padding_is_zeros_around_centred_windows(height: int, width: int, window: tuple[int, int]) -> None:
+def test_same_padding_is_zeros_around_centered_windows(height: int, width: int, window: tuple[int, int]) -> None:
     kernel, stride = window
     images, weight = torch.randn(2, 3, height, width), torch.randn(5, 3, kernel, kernel)
     rows, cols = math.ceil(height / stride), math.ceil(width / stride)
@@ -34,12 +34,12 @@ def test_the_padding_of_a_max_pool_never_wins(height: int, width: int) -> None:
     assert torch.isfinite(pooled).all()
 
 
-def test_standardised_filters_have_no_mean_and_unit_deviation() -> None:
+def test_standardized_filters_have_no_mean_and_unit_deviation() -> None:
     weight = 3 + 0.01 * torch.randn(7, 5, 3, 3, dtype=torch.float64)
     flat = weight.flatten(1)
-    centred = flat - flat.mean(1, keepdim=True)
-    variance = centred.square().mean(1, keepdim=True)
-    by_deviation, by_variance = standardise_by_deviation(weight), standardise_by_variance(weight)
-    torch.testing.assert_close(by_deviation.flatten(1), centred / (variance.sqrt() + 1e-5))
-    torch.testing.assert_close(by_variance.flatten(1), centred / (variance + 1e-10).sqrt())
+    centered = flat - flat.mean(1, keepdim=True)
+    variance = centered.square().mean(1, keepdim=True)
+    by_deviation, by_variance = standardize_by_deviation(weight), standardize_by_variance(weight)
+    torch.testing.assert_close(by_deviation.flatten(1), centered / (variance.sqrt() + 1e-5))
+    torch.testing.assert_close(by_variance.flatten(1), centered / (variance + 1e-10).sqrt())
     assert (by_deviation - by_variance).abs().max() > 1e-4

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from reference import faces
-from reference import optimisers as reference
+from reference import optimizers as reference
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -148,8 +148,8 @@ def test_a_margin_makes_every_loss_larger_and_leaves_other_logits_alone() -> Non
     assert torch.equal(harder[:, [0, 2]], logits[:, [0, 2]])
     assert (harder[:, 1] < logits[:, 1]).all()
     assert (harder[1:, 1] > harder[:-1, 1]).all()  # also past pi, it rises with the cosine
-    unlabelled = torch.zeros(41, 3)
-    assert torch.equal(with_margin(logits, unlabelled, 32.0, 0.5), logits)
+    unlabeled = torch.zeros(41, 3)
+    assert torch.equal(with_margin(logits, unlabeled, 32.0, 0.5), logits)
 
 
 @pytest.mark.parametrize("autocast", [False, True])

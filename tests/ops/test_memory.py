@@ -109,5 +109,5 @@ def test_memory_grows_with_the_batch_and_falls_with_checkpointing_and_precision(
         assert peak_memory(config, Step(kind="train", batch=64, precision="bfloat16")).total < total
     share = 1.0 if name == "vit-relative" else 0.7  # a chunk of logits is much beside so small a model
     assert peak_memory(config, Step(kind="infer", batch=64)).total < share * total
-    adam, sgd = (peak_memory(config, Step(kind="train", batch=64, optimiser=kind)) for kind in ("adam", "sgd"))
+    adam, sgd = (peak_memory(config, Step(kind="train", batch=64, optimizer=kind)) for kind in ("adam", "sgd"))
     assert adam.moments == 2 * sgd.moments == 2 * sgd.weights

@@ -9,24 +9,24 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
 from vitrail.ops import probes
-from vitrail.ops.probes import fit_logistic, neighbour_votes
+from vitrail.ops.probes import fit_logistic, neighbor_votes
 
 
 def clouds(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     generator = np.random.default_rng(seed)
-    centres = np.random.default_rng(99).normal(size=(4, 6))
+    centers = np.random.default_rng(99).normal(size=(4, 6))
     labels = np.concatenate([np.arange(4), generator.integers(0, 4, count - 4)])
-    return torch.from_numpy(centres[labels] + generator.normal(size=(count, 6))).float(), torch.from_numpy(labels)
+    return torch.from_numpy(centers[labels] + generator.normal(size=(count, 6))).float(), torch.from_numpy(labels)
 
 
 @pytest.mark.parametrize("neighbours", [1, 5, 20])
 @pytest.mark.parametrize("at_once", [7 * 83, 2**24])
-def test_votes_are_scikit_learns(neighbours: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_votes_are_scikit_learns(neighbors: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "MOST", at_once)
     (features, labels), (others, _) = clouds(83), clouds(40, seed=1)
-    votes = neighbour_votes(features, labels, others, classes=4, neighbours=neighbours, temperature=0.07)
+    votes = neighbor_votes(features, labels, others, classes=4, neighbors=neighbors, temperature=0.07)
     weights: Any = lambda distance: np.exp(-distance / 0.07)  # noqa: E731
-    theirs = KNeighborsClassifier(neighbours, metric="cosine", weights=weights)
+    theirs = KNeighborsClassifier(neighbors, metric="cosine", weights=weights)
     expected = theirs.fit(features.numpy(), labels.numpy()).predict_proba(others.numpy())
     np.testing.assert_allclose((votes / votes.sum(dim=1, keepdim=True)).numpy(), expected, atol=2e-4)
     assert (votes.argmax(dim=1).numpy() == expected.argmax(axis=1)).all()
@@ -34,7 +34,7 @@ def test_votes_are_scikit_learns(neighbours: int, at_once: int, monkeypatch: pyt
 
 def test_all_vote_where_there_are_fewer_than_asked_for() -> None:
     features, labels = clouds(9)
-    votes = neighbour_votes(features, labels, features[:2], classes=4, neighbours=20, temperature=0.07)
+    votes = neighbor_votes(features, labels, features[:2], classes=4, neighbors=20, temperature=0.07)
     cosines = torch.nn.functional.normalize(features, dim=1) @ torch.nn.functional.normalize(features[0], dim=0)
     expected = torch.zeros(4, dtype=torch.float64).index_add_(0, labels, torch.exp((cosines.double() - 1) / 0.07))
     torch.testing.assert_close(votes[0], expected, rtol=1e-4, atol=1e-6)

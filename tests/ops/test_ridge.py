@@ -50,7 +50,7 @@ def test_scores_are_scikit_learns_where_the_constant_is_a_feature() -> None:
     np.testing.assert_allclose(ridge.scores(ridge.project(others), 64.0).numpy(), expected, rtol=1e-8, atol=1e-10)
 
 
-def test_no_regularisation_gives_the_smallest_solution_also_where_there_are_many() -> None:
+def test_no_regularization_gives_the_smallest_solution_also_where_there_are_many() -> None:
     features, labels, others = rows_of(6, 17, 3)
     ridge = solve(features, labels, 3)
     found = ridge.scores(ridge.project(others), 0.0)

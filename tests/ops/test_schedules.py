@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import pytest
-from reference import optimisers as reference
+from reference import optimizers as reference
 
-from vitrail.config.recipe import Average, Curve, Schedule
+from vitrail.config.recipe import EMA, Curve, Schedule
 from vitrail.config.recipes import hyperrule
 from vitrail.ops.schedules import decay_at, rate_at
 
@@ -22,13 +22,13 @@ def test_linear_and_cosine_are_the_formulas_at_every_step(warmup: int, end: floa
     formulas: dict[Curve, Callable[..., float]] = {"linear": reference.linear, "cosine": reference.cosine}
     for step in range(31):
         for curve, expected in formulas.items():
-            schedule = Schedule(curve=curve, warmup=warmup, end=end)
+            schedule = Schedule(curve=curve, warmup_steps=warmup, final_learning_rate=end)
             assert rate_at(schedule, 0.05, step, 31) == pytest.approx(expected(0.05, end, warmup, step, 31), rel=1e-12)
 
 
 def test_a_rate_rises_from_nothing_to_its_base_and_falls_to_its_end() -> None:
     for curve in ("linear", "cosine"):
-        schedule = Schedule(curve=curve, warmup=11, end=1e-4)
+        schedule = Schedule(curve=curve, warmup_steps=11, final_learning_rate=1e-4)
         rates = [rate_at(schedule, 0.03, step, 53) for step in range(54)]
         assert rates[0] == 0
         assert max(rates) == rates[11] == 0.03
@@ -39,12 +39,12 @@ def test_a_rate_rises_from_nothing_to_its_base_and_falls_to_its_end() -> None:
 
 
 def test_a_constant_rate_is_warmed_up_and_stays() -> None:
-    schedule = Schedule(curve="constant", warmup=3)
+    schedule = Schedule(curve="constant", warmup_steps=3)
     assert [rate_at(schedule, 0.6, step, 6) for step in range(6)] == pytest.approx([0, 0.2, 0.4, 0.6, 0.6, 0.6])
 
 
 def test_a_warm_up_that_lasts_to_the_end_divides_by_nothing() -> None:
-    schedule = Schedule(curve="cosine", warmup=4)
+    schedule = Schedule(curve="cosine", warmup_steps=4)
     assert [rate_at(schedule, 0.4, step, 4) for step in range(4)] == pytest.approx([0, 0.1, 0.2, 0.3])
 
 
@@ -59,13 +59,13 @@ def test_the_hyperrule_is_bits_at_every_step(examples: int) -> None:
 
 
 def test_a_staircase_drops_after_its_milestones() -> None:
-    schedule = Schedule(curve="staircase", warmup=2, milestones=(3, 5), drop=0.5)
+    schedule = Schedule(curve="staircase", warmup_steps=2, milestones=(3, 5), drop=0.5)
     rates = [rate_at(schedule, 0.8, step, 8) for step in range(8)]
     assert rates == pytest.approx([0, 0.4, 0.8, 0.8, 0.4, 0.4, 0.2, 0.2])
 
 
 def test_an_average_keeps_its_decay_or_ramps_up_to_it() -> None:
-    assert [decay_at(Average(decay=0.7), step) for step in (0, 1, 99)] == [0.7, 0.7, 0.7]
-    ramp = Average(decay=0.7, ramp=True)
+    assert [decay_at(EMA(decay=0.7), step) for step in (0, 1, 99)] == [0.7, 0.7, 0.7]
+    ramp = EMA(decay=0.7, ramp=True)
     assert [decay_at(ramp, step) for step in (0, 1, 5, 20)] == pytest.approx([1 / 10, 2 / 11, 6 / 15, 0.7])
     assert decay_at(ramp, 19) == pytest.approx(20 / 29)

@@ -20,7 +20,7 @@ from vitrail.ops.verification import (
     identification_ranks,
     impostor_pairs,
     leave_one_out,
-    normalise,
+    normalize,
     roc,
     tar_at,
 )
@@ -47,8 +47,8 @@ def people(seed: int = 3) -> tuple[Floats, NDArray[np.int64]]:
     """Thirteen people of one to seven images, out of order."""
     generator = np.random.default_rng(seed)
     labels = generator.permutation(np.repeat(np.arange(13), 1 + np.arange(13) % 7))
-    centres = generator.normal(size=(13, 5))
-    return normalise(centres[labels] + 0.8 * generator.normal(size=(len(labels), 5))), labels
+    centers = generator.normal(size=(13, 5))
+    return normalize(centers[labels] + 0.8 * generator.normal(size=(len(labels), 5))), labels
 
 
 @pytest.fixture(params=[verification.CHUNK, 60])
@@ -212,5 +212,5 @@ def test_a_model_that_says_the_same_of_everybody_finds_nobody() -> None:
 
 
 def test_rows_of_any_length_become_directions_and_zeros_stay() -> None:
-    rows = normalise(np.array([[3.0, 4.0], [0.0, 0.0], [1e-9, 0.0]]))
+    rows = normalize(np.array([[3.0, 4.0], [0.0, 0.0], [1e-9, 0.0]]))
     np.testing.assert_allclose(rows, [[0.6, 0.8], [0, 0], [1, 0]], rtol=1e-6)

@@ -23,14 +23,14 @@ def rollout(layers: Sequence[Numbers]) -> Numbers:
     return joint
 
 
-def attention_distance(heads: Numbers, rows: int, cols: int, stride: int, leading: int, normalised: bool) -> Numbers:
+def attention_distance(heads: Numbers, rows: int, cols: int, stride: int, leading: int, normalized: bool) -> Numbers:
     """Mean distance in pixels that each head of one layer (h T T) looks, from patch to patch."""
     found = []
     for head in heads:
         total = 0.0
         for query in range(rows * cols):
             weights = head[leading + query, leading:]
-            scale = weights.sum() if normalised else 1.0
+            scale = weights.sum() if normalized else 1.0
             for key in range(rows * cols):
                 far = math.hypot(query // cols - key // cols, query % cols - key % cols) * stride
                 total += far * weights[key] / scale

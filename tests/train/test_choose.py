@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitrail.config import parse
-from vitrail.config.augment import Augmentation
-from vitrail.config.recipe import SGD, Schedule
+from vitrail.config.recipe import SGD, Augmentation, Schedule
 from vitrail.config.recipes import adjust, recipe
 from vitrail.data.decode import ImageError, Pixels
 from vitrail.data.source import Source
@@ -61,11 +60,11 @@ def test_the_paper_keeps_back_more_of_fewer_images(count: int, dev: float, model
     source = Many(count, (28, 28))
     pretrained = model is not None
     without = choose(source, model, pretrained=pretrained, has_val=False)
-    assert without.training.dev == dev
+    assert without.training.validation_share == dev
     assert without.reasons[0] == f"{count:,} training images in 3 classes"
     assert f"{dev:.0%} of them kept back to choose by, as there is no val split" in without.reasons
     within = choose(source, model, pretrained=pretrained, has_val=True)
-    assert within.training.dev == 0
+    assert within.training.validation_share == 0
     assert not any("kept back" in reason for reason in within.reasons)
 
 
@@ -87,10 +86,10 @@ def test_a_checkpoint_is_fine_tuned_by_table_4(count: int, steps: int, warmup: i
     choice = choose(source, "some.npz", pretrained=True, has_val=True)
     training = choice.training
     assert (choice.model, dict(choice.changes)) == ("some.npz", {})
-    assert (training.steps, training.epochs, training.batch) == (steps, None, batch)
-    assert training.schedule == Schedule(curve="cosine", warmup=warmup)
-    assert training.optimiser == SGD(rate=0.01, momentum=0.9)
-    assert (training.clip, training.image_size, training.recipe) == (1.0, None, "finetune")
+    assert (training.steps, training.epochs, training.batch_size) == (steps, None, batch)
+    assert training.schedule == Schedule(curve="cosine", warmup_steps=warmup)
+    assert training.optimizer == SGD(learning_rate=0.01, momentum=0.9)
+    assert (training.clip_norm, training.image_size, training.recipe) == (1.0, None, "finetune")
     text = "; ".join(choice.reasons)
     for said in ("Table 4's SGD at 0.01, cosine, clip 1", f"{steps:,} steps", f"of {batch} images", "image_size=384"):
         assert said in text
@@ -106,7 +105,7 @@ def test_a_checkpoint_is_fine_tuned_by_table_4(count: int, steps: int, warmup: i
 )
 def test_a_resnet_is_fine_tuned_by_the_hyperrule(count: int, steps: int, mixup: float) -> None:
     choice = choose(Many(count, (60, 70)), "BiT.npz", pretrained=True, has_val=False, resnet=True)
-    assert (choice.training.steps, choice.training.optimiser) == (steps, SGD(rate=0.003))
+    assert (choice.training.steps, choice.training.optimizer) == (steps, SGD(learning_rate=0.003))
     assert choice.training.schedule.curve == "staircase"
     assert choice.training.augmentation == Augmentation(mixup=mixup)
     assert choice.rates == ()  # its own, alone
@@ -141,7 +140,7 @@ def test_a_fresh_model_goes_by_the_side_of_the_images(side: int, size: int, patc
 def test_few_images_have_the_light_recipe(count: int, name: str) -> None:
     choice = choose(Many(count, (32, 32)), None, pretrained=False, has_val=False)
     base = recipe(name).training
-    changes = {"dev": 0.1, "batch": choice.training.batch, "image_size": (28, 28)}
+    changes = {"dev": 0.1, "batch": choice.training.batch_size, "image_size": (28, 28)}
     assert choice.training == adjust(base, changes)
     assert choice.reasons[-1].startswith(f"the recipe {name}")
     assert ("RandAugment" in choice.reasons[-1]) == (base.augmentation.randaugment is not None)
@@ -152,7 +151,7 @@ def test_a_small_set_has_a_shallow_model_and_small_batches() -> None:
     for count, depth, batch in ((49_999, 6, 128), (50_000, None, 128), (700, 6, 32)):
         choice = choose(Many(count, (32, 32)), None, pretrained=False, has_val=True)
         assert choice.changes.get("depth") == depth
-        assert choice.training.batch == batch
+        assert choice.training.batch_size == batch
         assert any("6 of its 12 layers" in why for why in choice.reasons) == (depth == 6)
 
 
@@ -179,7 +178,7 @@ def test_the_middle_of_a_few_shorter_sides_is_taken_whatever_cannot_be_read() ->
 def test_a_small_checkpoint_and_few_images_have_a_recipe_of_their_own() -> None:
     choice = choose(Many(720, (224, 224)), "vitrail-ti8", pretrained=True, has_val=False, small=True)
     assert choice.training.recipe == "finetune/small"
-    assert (choice.training.layer_decay, choice.training.steps, choice.training.batch) == (0.75, 500, 32)
+    assert (choice.training.layer_decay, choice.training.steps, choice.training.batch_size) == (0.75, 500, 32)
     assert any("finetune/small" in reason for reason in choice.reasons)
     with_margin = choose(Many(720, (224, 224)), "x", pretrained=True, has_val=False, small=True, given={"margin"})
     assert with_margin.training.recipe == "finetune"

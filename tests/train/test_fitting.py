@@ -9,7 +9,7 @@ from peak import peak_bytes
 
 from vitrail.config import parse
 from vitrail.config.objective import MaskedAutoencoder, MaskedPatches, NextPixels, Objective
-from vitrail.config.recipe import SGD, Adam, Average, Training
+from vitrail.config.recipe import EMA, SGD, Adam, Training
 from vitrail.data.loader import Batch
 from vitrail.models import build
 from vitrail.ops.counts import parameters
@@ -53,16 +53,16 @@ def test_the_average_and_adams_moments_take_room_and_bfloat16_makes_some(monkeyp
     free = needed(240) / 0.8 + 1
     plain = fitted(monkeypatch, free, 240)
     assert plain == 240
-    assert fitted(monkeypatch, free, 240, average=Average()) < plain
+    assert fitted(monkeypatch, free, 240, average=EMA()) < plain
     tight = needed(60) / 0.8 + 1
     assert fitted(monkeypatch, tight, 240) == 60
-    assert fitted(monkeypatch, tight, 240, optimiser=SGD()) >= 60
+    assert fitted(monkeypatch, tight, 240, optimizer=SGD()) >= 60
     assert fitted(monkeypatch, tight, 240, "bfloat16") > 60
 
 
 ASKING: list[tuple[str, dict[str, object], Objective, int]] = [
     ("ViT-Ti/16", {"depth": 3}, MaskedPatches(), 6),
-    ("ViT-Ti/16", {"depth": 3}, MaskedPatches(target="small-colours"), 7),
+    ("ViT-Ti/16", {"depth": 3}, MaskedPatches(target="small-colors"), 7),
     ("ViT-Ti/16", {"depth": 3}, MaskedPatches(target="pixels"), 6),
     ("ViT-Ti/16", {"depth": 12}, MaskedAutoencoder(decoder_depth=1), 12),
     ("ViT-S/16", {"depth": 2}, MaskedAutoencoder(masked=0.5), 4),
@@ -76,7 +76,7 @@ def test_a_step_without_labels_needs_what_is_reckoned(
     name: str, fields: dict[str, object], objective: Objective, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = parse(name, {"classes": None, **fields})
-    training = Training(objective=objective, steps=5, optimiser=Adam())
+    training = Training(objective=objective, steps=5, optimizer=Adam())
     made = build_objective(build(config, seed=0).train(), training, lambda: torch.rand(512, 3))
     samples = torch.arange(count)
     part = Batch(torch.rand(count, 3, *config.image_size), samples, samples, samples, samples[:0], 0, 0, ())
@@ -96,7 +96,7 @@ def test_a_step_without_labels_needs_what_is_reckoned(
 
 
 def test_predictions_of_half_the_precision_take_less() -> None:
-    config, objective = parse("ViT-Ti/16", {"classes": None}), MaskedPatches(target="small-colours")
+    config, objective = parse("ViT-Ti/16", {"classes": None}), MaskedPatches(target="small-colors")
     outputs = 64 * 98 * 16 * 512  # images, corrupted patches, colours, classes
     full, half = (
         prediction_bytes(config, objective, Step(kind="train", batch=64, precision=precision))
@@ -112,7 +112,7 @@ def test_a_decoder_whose_activations_are_made_again_holds_less() -> None:
     peaks = []
     for checkpointing in (False, True):
         config = parse("ViT-Ti/8", {"classes": None, "depth": 1, "image_size": 64, "checkpointing": checkpointing})
-        training = Training(objective=MaskedAutoencoder(decoder_depth=8), steps=5, optimiser=Adam())
+        training = Training(objective=MaskedAutoencoder(decoder_depth=8), steps=5, optimizer=Adam())
         made = build_objective(build(config, seed=0).train(), training, lambda: torch.rand(512, 3))
 
         def once(made: Any = made) -> None:
@@ -127,7 +127,7 @@ def test_a_decoder_whose_activations_are_made_again_holds_less() -> None:
 def test_the_average_is_of_the_decoder_too(monkeypatch: pytest.MonkeyPatch) -> None:
     objective = MaskedAutoencoder()
     decoder = parameters(networks(MODEL, objective)[1]).total
-    asked = {"objective": objective, "average": Average()}
+    asked = {"objective": objective, "average": EMA()}
     found = [fitted(monkeypatch, free, 4096, **asked) for free in (GIB, GIB + 4 * decoder / fitting.SHARE)]
     assert found[0] < found[1]
     assert fitted(monkeypatch, GIB, 4096, objective=objective) >= found[1]

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import vitrail
-from vitrail.config.augment import Augmentation
-from vitrail.config.recipe import SGD, Adam, Average, Schedule, Training
+from vitrail.config.recipe import EMA, SGD, Adam, Augmentation, Schedule, Training
 from vitrail.data.decode import ImageError, Pixels
 from vitrail.data.loader import Batch
 from vitrail.data.source import Source
@@ -26,7 +25,7 @@ from vitrail.runtime.group import Group
 from vitrail.train.guard import DivergedError
 from vitrail.train.loop import accumulate, cut, sample_keys, take_part, take_step, train
 from vitrail.train.objective import Classification
-from vitrail.train.optimiser import gradients
+from vitrail.train.optimizer import gradients
 from vitrail.train.prepare import Measure, Ready, prepare
 from vitrail.train.run import run
 from vitrail.train.state import Tally
@@ -38,11 +37,11 @@ SIZE = (8, 12)
 STILL = Augmentation(crop="squash", flip=False)
 # Everything random at once.
 LIVELY: dict[str, Any] = {
-    "augmentation": Augmentation(mixup=0.4, cutmix=1.0, mix_block=4, erasing=0.3),
+    "augmentation": Augmentation(mixup=0.4, cutmix=1.0, mix_block=4, random_erasing=0.3),
     "dropout": 0.2,
     "stochastic_depth": 0.3,
     "smoothing": 0.1,
-    "average": Average(decay=0.7),
+    "average": EMA(decay=0.7),
 }
 
 
@@ -67,7 +66,7 @@ def images_of(count: int, *spoilt: int) -> Spoilt:
 
 def training(**changes: Any) -> Training:
     usual = {"batch": 12, "image_size": SIZE, "augmentation": STILL, "schedule": Schedule(curve="constant"), "dev": 0.0}
-    given = usual | {"optimiser": SGD(rate=0.1), "limit": 0.5} | changes
+    given = usual | {"optimiser": SGD(learning_rate=0.1), "limit": 0.5} | changes
     return Training(**({"steps": 9} | given if "epochs" not in given else given))
 
 
@@ -154,9 +153,9 @@ def by_hand(
 def test_a_step_is_a_step_by_hand_over_the_images_that_can_be_read(
     tmp_path: Path, most: float, spoilt: tuple[int, ...]
 ) -> None:
-    source, optimiser = images_of(11, *spoilt), Adam(rate=3e-3, decay=0.2)
-    schedule = Schedule(curve="cosine", warmup=0)
-    made = ready(tmp_path, source, optimiser=optimiser, clip=most, smoothing=0.1, schedule=schedule, micro_batch=4)
+    source, optimizer = images_of(11, *spoilt), Adam(learning_rate=3e-3, weight_decay=0.2)
+    schedule = Schedule(curve="cosine", warmup_steps=0)
+    made = ready(tmp_path, source, optimizer=optimizer, clip=most, smoothing=0.1, schedule=schedule, micro_batch=4)
     twin = copy.deepcopy(made.state.model)
     good = [sample for sample in range(11) if sample not in spoilt]
     loss, norm = by_hand(twin, source, good, 3e-3, most)
@@ -176,7 +175,7 @@ def test_a_step_is_a_step_by_hand_over_the_images_that_can_be_read(
 
 def test_the_tally_counts_images_and_those_classified_right(tmp_path: Path) -> None:
     source = images_of(11)
-    made = ready(tmp_path, source, optimiser=SGD(rate=1e-12), batch=4, epochs=2)
+    made = ready(tmp_path, source, optimizer=SGD(learning_rate=1e-12), batch=4, epochs=2)
     images, labels = scaled(source, list(range(11)))
     logits = made.state.model(images).detach()
     assert made.plan.steps == 4  # two whole batches an epoch
@@ -201,8 +200,8 @@ def test_an_image_without_a_label_is_never_right() -> None:
     assert tally.sums.tolist() == [2.75, 2, 4]
 
 
-@pytest.mark.parametrize("average", [Average(decay=0.7), Average(decay=0.4, ramp=True)])
-def test_the_average_follows_every_update(tmp_path: Path, average: Average) -> None:
+@pytest.mark.parametrize("average", [EMA(decay=0.7), EMA(decay=0.4, ramp=True)])
+def test_the_average_follows_every_update(tmp_path: Path, average: EMA) -> None:
     made = ready(tmp_path, images_of(24), average=average)
     batches, expected = made.plan.feed.stream(), None
     for step in range(6):
@@ -269,14 +268,14 @@ def test_an_empty_share_changes_nothing(tmp_path: Path) -> None:
     plan, state = made.plan, made.state
     batch = next(plan.feed.stream())
     alone = accumulate(plan, state, batch, 11, 11)
-    expected, tally = [gradient.clone() for gradient in gradients(state.optimiser)], state.tally.sums.clone()
+    expected, tally = [gradient.clone() for gradient in gradients(state.optimizer)], state.tally.sums.clone()
     assert take_part(plan, state, _none(batch), 1 / 11) == 0
     assert torch.equal(state.tally.sums, tally)
-    for gradient, before in zip(gradients(state.optimiser), expected, strict=True):
+    for gradient, before in zip(gradients(state.optimizer), expected, strict=True):
         assert torch.equal(gradient, before)
-    state.optimiser.zero_grad()
+    state.optimizer.zero_grad()
     assert accumulate(plan, state, batch, 11, 33) == alone  # as where another rank has three times as many
-    for gradient, before in zip(gradients(state.optimiser), expected, strict=True):
+    for gradient, before in zip(gradients(state.optimizer), expected, strict=True):
         assert torch.equal(gradient, before)
 
 
@@ -294,7 +293,7 @@ def test_a_step_without_a_readable_image_moves_no_weight(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("where", ["loss", "gradient"])
 def test_numbers_that_are_not_finite_stop_the_run_before_the_update(tmp_path: Path, where: str) -> None:
-    made = take(ready(tmp_path, images_of(24), optimiser=Adam(rate=1e-3), average=Average(decay=0.5)), 2)
+    made = take(ready(tmp_path, images_of(24), optimizer=Adam(learning_rate=1e-3), average=EMA(decay=0.5)), 2)
     plan, state = made.plan, made.state
     before, batch = weights_of(made), next(plan.feed.stream(start=2))
     if where == "loss":
@@ -383,8 +382,8 @@ def test_chores_come_after_every_step_and_an_interruption_ends_the_run(tmp_path:
     batches.close()
 
 
-@pytest.mark.parametrize("average", [None, Average(decay=0.6)])
-def test_patience_ends_a_run_and_the_best_is_taken(tmp_path: Path, average: Average | None) -> None:
+@pytest.mark.parametrize("average", [None, EMA(decay=0.6)])
+def test_patience_ends_a_run_and_the_best_is_taken(tmp_path: Path, average: EMA | None) -> None:
     source, values = images_of(24), iter([0.3, 0.6, 0.5, 0.6, 0.2, 1.0])
     seen: list[dict[str, Tensor]] = []
 
@@ -424,7 +423,11 @@ def test_fine_tuning_learns_eight_images_by_heart(tmp_path: Path) -> None:
     vitrail.save(pretrained, tmp_path / "pretrained")
     source = images_of(8)
     config = training(
-        optimiser=Adam(rate=3e-3), schedule=Schedule(curve="cosine", warmup=5), steps=60, batch=8, clip=1.0
+        optimizer=Adam(learning_rate=3e-3),
+        schedule=Schedule(curve="cosine", warmup_steps=5),
+        steps=60,
+        batch=8,
+        clip=1.0,
     )
     asked = task(tmp_path / "run", source, config, val=source, model=str(tmp_path / "pretrained"))
     records: list[Mapping[str, Any]] = []

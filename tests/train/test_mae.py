@@ -105,8 +105,8 @@ def test_hidden_pixels_change_nothing_that_is_predicted() -> None:
 
 
 @pytest.mark.parametrize("normalised", [True, False])
-def test_the_loss_is_of_the_hidden_pixels_each_patch_by_its_own_scale(*, normalised: bool) -> None:
-    made = objective(normalised=normalised)
+def test_the_loss_is_of_the_hidden_pixels_each_patch_by_its_own_scale(*, normalized: bool) -> None:
+    made = objective(normalized=normalized)
     part = batch()
     inputs = made.inputs(part)
     outputs = made.module(*inputs)
@@ -115,7 +115,7 @@ def test_the_loss_is_of_the_hidden_pixels_each_patch_by_its_own_scale(*, normali
         squares = []
         for place, patch in enumerate(inputs[2][image].tolist()):
             cut = part.images[image, :, patch // 5 * 4 :, patch % 5 * 4 :][:, :4, :4].permute(1, 2, 0).double().numpy()
-            if normalised:
+            if normalized:
                 cut = (cut - cut.mean()) / np.sqrt(cut.var(ddof=1) + 1e-6)
             squares.append(np.square(outputs[image, place].detach().double().numpy() - cut.ravel()).mean())
         assert losses[image].item() == pytest.approx(np.mean(squares), rel=1e-5)
@@ -180,6 +180,6 @@ def test_what_cannot_be_hidden_from_is_refused() -> None:
 
 
 def test_the_command_says_whose_field_it_is_that_another_objective_has(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["pretrain", "sample", "--objective", "mae", "--set", "target=mean-colour"]) == 1
+    assert main(["pretrain", "sample", "--objective", "mae", "--set", "target=mean-color"]) == 1
     said = " ".join(capsys.readouterr().err.split())
     assert "'target' is a field of objective=masked-patch; here objective is mae, whose fields are masked" in said

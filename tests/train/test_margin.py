@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from train.test_loop import LIVELY, STILL, assert_close, images_of, ready, scaled, take, task, training, weights_of
 
-from vitrail.config.augment import Augmentation
-from vitrail.config.recipe import Adam, Schedule
+from vitrail.config.recipe import Adam, Augmentation, Schedule
 from vitrail.errors import ConfigError
 from vitrail.evaluation.accuracy import measure_accuracy
 from vitrail.models.base import CosineHead
@@ -64,8 +63,8 @@ def test_micro_batches_and_filling_up_change_nothing(tmp_path: Path) -> None:
 
 def test_a_margin_learns_eight_images_by_heart(tmp_path: Path) -> None:
     source = images_of(8)
-    schedule = Schedule(curve="cosine", warmup=5)
-    config = training(optimiser=Adam(rate=3e-3), schedule=schedule, steps=80, batch=8, clip=1.0, **ARC)
+    schedule = Schedule(curve="cosine", warmup_steps=5)
+    config = training(optimizer=Adam(learning_rate=3e-3), schedule=schedule, steps=80, batch=8, clip=1.0, **ARC)
     outcome = run(task(tmp_path / "run", source, config, val=source), measure_accuracy, lambda record: None)
     assert outcome.metrics["accuracy"] == 1
 

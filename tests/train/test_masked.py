@@ -15,7 +15,7 @@ from torch.nn import functional as F
 import vitrail
 from vitrail.cli import main
 from vitrail.config.objective import MaskedPatches
-from vitrail.config.recipe import Average, Training
+from vitrail.config.recipe import EMA, Training
 from vitrail.config.recipes import recipe
 from vitrail.data.loader import Batch
 from vitrail.errors import ConfigError
@@ -25,7 +25,7 @@ from vitrail.models.names import own_names
 from vitrail.ops.masking import KEPT, MASK, OTHER
 from vitrail.ops.order import Purpose, draws
 from vitrail.train.masked import MaskedPatchPrediction, cover, draw_patches
-from vitrail.train.optimiser import Averaged, build_optimiser
+from vitrail.train.optimizer import Averaged, build_optimizer
 from vitrail.train.state import State, Tally
 
 
@@ -45,13 +45,13 @@ def batch(made: MaskedPatchPrediction, count: int = 4) -> Batch:
     return Batch(levels / 127.5 - 1, samples, samples, samples, samples[:0], 2, 0, ())
 
 
-def slow_colour(levels: Tensor) -> int:
+def slow_color(levels: Tensor) -> int:
     red, green, blue = (int(float(channel.mean())) // 32 for channel in levels)
     return red * 64 + green * 8 + blue
 
 
 @pytest.mark.parametrize("name", ["vit", "vit-mean", "hybrid"])
-def test_the_loss_is_of_the_mean_colours_of_corrupted_patches(name: str) -> None:
+def test_the_loss_is_of_the_mean_colors_of_corrupted_patches(name: str) -> None:
     made = objective(name)
     part = batch(made)
     inputs = made.inputs(part)
@@ -65,7 +65,7 @@ def test_the_loss_is_of_the_mean_colours_of_corrupted_patches(name: str) -> None
         for place, patch in enumerate(patches[image].tolist()):
             top, left = patch // cols * side, patch % cols * side
             cut = (part.images[image, :, top : top + side, left : left + side] + 1) * 127.5
-            wanted = slow_colour(cut + 1e-4)
+            wanted = slow_color(cut + 1e-4)
             scores = outputs[image, place].detach().double()
             expected.append(float(torch.logsumexp(scores, 0) - scores[wanted]))
             hits.append(int(scores.argmax()) == wanted)
@@ -155,8 +155,8 @@ def test_a_hybrid_that_reads_past_the_edge_is_asked_for_what_goes_on_there() -> 
     assert torch.isfinite(made.judge(made.module(*inputs), part, inputs).losses).all()
 
 
-def test_small_colours_and_pixels_are_asked_for_patch_by_patch() -> None:
-    made = objective(target="small-colours")
+def test_small_colors_and_pixels_are_asked_for_patch_by_patch() -> None:
+    made = objective(target="small-colors")
     part = batch(made, 2)
     inputs = made.inputs(part)
     outputs = made.module(*inputs)
@@ -168,7 +168,7 @@ def test_small_colours_and_pixels_are_asked_for_patch_by_patch() -> None:
         for place, patch in enumerate(inputs[1][image].tolist()):
             cut = (part.images[image, :, patch // 5 * 4 :, patch % 5 * 4 :][:, :4, :4] + 1) * 127.5 + 1e-4
             scores = outputs[image, place].detach().unflatten(0, (16, 512))
-            wanted = torch.tensor([slow_colour(cut[:, k // 4 : k // 4 + 1, k % 4 : k % 4 + 1]) for k in range(16)])
+            wanted = torch.tensor([slow_color(cut[:, k // 4 : k // 4 + 1, k % 4 : k % 4 + 1]) for k in range(16)])
             losses.append(float(F.cross_entropy(scores, wanted)))
     assert made.judge(outputs, part, inputs).losses.mean().item() == pytest.approx(np.mean(losses), rel=1e-5)
     made = objective(target="pixels")
@@ -181,15 +181,15 @@ def test_small_colours_and_pixels_are_asked_for_patch_by_patch() -> None:
     assert made.judge(outputs, part, inputs).losses[0].item() == pytest.approx(np.mean(squares), rel=1e-5)
 
 
-@pytest.mark.parametrize("average", [None, Average(decay=0.5)])
-def test_a_saved_state_holds_the_objectives_own_parts(average: Average | None) -> None:
+@pytest.mark.parametrize("average", [None, EMA(decay=0.5)])
+def test_a_saved_state_holds_the_objectives_own_parts(average: EMA | None) -> None:
     def state(made: MaskedPatchPrediction) -> State:
-        optimiser = build_optimiser(made.module, recipe("small").training.optimiser, None)
+        optimizer = build_optimizer(made.module, recipe("small").training.optimizer, None)
         averaged = None if average is None else Averaged(made.module)
         return State(
             model=made.encoder,
             module=made.module,
-            optimiser=optimiser,
+            optimizer=optimizer,
             average=averaged,
             tally=Tally(torch.device("cpu")),
         )
@@ -197,7 +197,7 @@ def test_a_saved_state_holds_the_objectives_own_parts(average: Average | None) -
     one = state(objective())
     for parameter in one.module.parameters():
         parameter.grad = torch.randn_like(parameter)
-    one.optimiser.step()
+    one.optimizer.step()
     if one.average is not None:
         one.average.update(one.module, 0.5)
     one.step = 1
@@ -210,7 +210,7 @@ def test_a_saved_state_holds_the_objectives_own_parts(average: Average | None) -
     for (name, first), (_, second) in zip(own_names(one.module), own_names(two.module), strict=True):
         assert torch.equal(first, second), name
         for word in ("exp_avg", "exp_avg_sq"):
-            assert torch.equal(one.optimiser.state[first][word], two.optimiser.state[second][word])
+            assert torch.equal(one.optimizer.state[first][word], two.optimizer.state[second][word])
     if one.average is not None and two.average is not None:
         for name, value in one.average.weights.items():
             assert torch.equal(value, two.average.weights[name])
@@ -268,7 +268,7 @@ def test_next_steps_are_those_of_a_model_without_classes(tmp_path: Path, capsys:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"target": "colour"}, "target must be one of 'mean-colour', 'small-colours', 'pixels'; got 'colour'"),
+        ({"target": "colour"}, "target must be one of 'mean-color', 'small-colors', 'pixels'; got 'colour'"),
         ({"corrupted": 0.0}, "corrupted must be more than 0"),
         ({"corrupted": 1.5}, "corrupted must be from 0 to 1; got 1.5"),
         ({"masked": 0.8, "replaced": 0.3}, "masked and replaced are shares of one whole; got 0.8 and 0.3"),

@@ -28,7 +28,7 @@ from vitrail.train.task import Parts, Task
 OBJECTIVES: dict[str, Objective] = {
     "masked-patch": MaskedPatches(),
     "mae": MaskedAutoencoder(decoder_depth=1),
-    "next-pixel": NextPixels(colours=8),
+    "next-pixel": NextPixels(colors=8),
 }
 SHAPE = {"depth": 1, "width": 24, "heads": 3, "mlp_width": 24}
 
@@ -38,7 +38,7 @@ def ready(objective: Objective, *, count: int = 10, **changes: Any) -> Ready:
     levels = np.random.default_rng(0).integers(0, 256, (count, 8, 8, 3), dtype=np.uint8)
     source = MemorySource(levels, np.arange(count) % 2, ("a", "b"))
     said: dict[str, Any] = {"steps": 2, "batch": 4, "image_size": (8, 8), "dev": 0.0, **changes}
-    training = Training(objective=objective, optimiser=Adam(rate=1e-3), **said)
+    training = Training(objective=objective, optimizer=Adam(learning_rate=1e-3), **said)
     model = "ViT-Ti/1" if isinstance(objective, NextPixels) else "ViT-Ti/4"
     task = Task(
         command="",

@@ -36,19 +36,19 @@ def objective(**changes: object) -> NextPixelPrediction:
     return made
 
 
-def scores(made: NextPixelPrediction, colours: Tensor) -> Tensor:
+def scores(made: NextPixelPrediction, colors: Tensor) -> Tensor:
     with torch.no_grad():
-        return made.module(colours)
+        return made.module(colors)
 
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal-2d", "relative", "none"])
 def test_a_prediction_does_not_change_with_later_pixels(positions: str) -> None:
     made = objective(positions=positions)
-    colours = torch.randint(0, 32, (2, 4, 5), generator=torch.Generator().manual_seed(5))
-    before = scores(made, colours)
+    colors = torch.randint(0, 32, (2, 4, 5), generator=torch.Generator().manual_seed(5))
+    before = scores(made, colors)
     assert before.shape == (2, 20, 32)
     for place in range(20):
-        changed = colours.clone()
+        changed = colors.clone()
         changed[0, place // 5, place % 5] = (changed[0, place // 5, place % 5] + 7) % 32
         after = scores(made, changed)
         assert torch.equal(after[0, : place + 1], before[0, : place + 1]), place  # its own score is of those before
@@ -160,6 +160,6 @@ def test_what_makes_no_sense_is_refused() -> None:
         with pytest.raises(ConfigError, match=words):
             objective(**changes)
     with pytest.raises(ConfigError, match="colours must be a whole number, at least 2; got 1"):
-        NextPixels(colours=1)
+        NextPixels(colors=1)
     with pytest.raises(ConfigError, match="a BiT has none"):
         NextPixelPrediction(family("bit"), NextPixels(), torch.zeros(4, 3))

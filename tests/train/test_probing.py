@@ -64,7 +64,7 @@ def test_a_probe_changes_nothing_that_attention_drops_whatever_it_draws(tmp_path
     pixels = np.random.default_rng(0).integers(0, 256, (24, 8, 8, 3), dtype=np.uint8)
     splits = {"train": MemorySource(pixels, np.arange(24) % 2, ("ant", "bee"))}
     small = {"depth": 1, "width": 24, "heads": 3, "mlp_width": 29, "attention_dropout": 0.3}
-    training = Training(steps=6, batch=8, image_size=(8, 8), optimiser=Adam(), probe_every=2)
+    training = Training(steps=6, batch_size=8, image_size=(8, 8), optimizer=Adam(), probe_every=2)
     task = Task(
         command="",
         data="",

@@ -15,7 +15,7 @@ from files.servers import Served, Server
 import vitrail
 from vitrail.cli import main
 from vitrail.config import override
-from vitrail.config.codec import decode_objective, encode_objective
+from vitrail.config.codec import decode, encode
 from vitrail.config.objective import MaskedAutoencoder, MaskedPatches, NextPixels, Objective
 from vitrail.config.recipe import Training
 from vitrail.data.open import open_data
@@ -194,15 +194,15 @@ def test_a_run_of_mae_of_before_heads_had_a_width_goes_on_with_theirs_alone(
     assert main(command) == 1
     assert "decoder_head_width" in " ".join(capsys.readouterr().err.split())
     assert main([*command, "--set", "decoder_head_width=32"]) == 0
-    old = encode_objective(MaskedAutoencoder())
+    old = encode(MaskedAutoencoder())
     del old["decoder_head_width"]
-    assert decode_objective(old) == MaskedAutoencoder(decoder_head_width=32)
+    assert decode(old, Objective, "objective") == MaskedAutoencoder(decoder_head_width=32)
 
 
-def test_what_is_said_of_a_checkpoint_helps_to_recognise_it(tmp_path: Path) -> None:
+def test_what_is_said_of_a_checkpoint_helps_to_recognize_it(tmp_path: Path) -> None:
     config = override(FAMILIES["vit"], {"image_size": (12, 20), "pooling": "mean"})
     vitrail.save(build(config, seed=0), tmp_path / "vit.npz", layout="google")
-    task = unlabelled(tmp_path, str(tmp_path / "vit.npz"), MaskedPatches(), image_size=(12, 20))
+    task = unlabeled(tmp_path, str(tmp_path / "vit.npz"), MaskedPatches(), image_size=(12, 20))
     assert foresee_model(task).image_size == (12, 20)
     assert build_model(task, task.training, ()).config.image_size == (12, 20)
 
@@ -214,9 +214,9 @@ class Unread(MemorySource):
         raise AssertionError(f"image {index} was read")
 
 
-def unlabelled(tmp_path: Path, model: str, objective: Objective, **fields: Any) -> Task:
+def unlabeled(tmp_path: Path, model: str, objective: Objective, **fields: Any) -> Task:
     splits = {"all": Unread(np.zeros((40, 8, 8, 3), dtype=np.uint8), np.arange(40) % 2, ("ant", "bee"))}
-    training = Training(objective=objective, steps=1, dev=0.1, **fields)
+    training = Training(objective=objective, steps=1, validation_share=0.1, **fields)
     return Task(command="", data="", splits=splits, model=model, training=training, out=tmp_path / "run")
 
 
@@ -225,10 +225,10 @@ def test_a_model_that_cannot_learn_what_is_asked_is_refused_before_an_image_is_r
     objective: Objective, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match="a BiT has none"):
-        unlabelled(tmp_path, "BiT-R50x1", objective)
+        unlabeled(tmp_path, "BiT-R50x1", objective)
     vitrail.save(build(FAMILIES["vit-hidden"], seed=0), tmp_path / "hidden")
     with pytest.raises(ConfigError, match="the tanh layer before the head"):
-        unlabelled(tmp_path, str(tmp_path / "hidden"), objective)
+        unlabeled(tmp_path, str(tmp_path / "hidden"), objective)
 
 
 @pytest.mark.parametrize("made", [True, False])
@@ -237,7 +237,7 @@ def test_the_model_that_is_foreseen_is_the_one_that_is_made(tmp_path: Path, *, m
     if made:
         model = str(tmp_path / "vit")
         vitrail.save(build(FAMILIES["vit"], seed=0), model)
-    task = unlabelled(tmp_path, model, MaskedPatches(), image_size=(16, 28), dropout=0.2)
+    task = unlabeled(tmp_path, model, MaskedPatches(), image_size=(16, 28), dropout=0.2)
     found = foresee_model(task)
     assert found == build_model(task, task.training, ()).config
     assert (found.image_size, getattr(found, "dropout", None)) == ((16, 28), 0.2)

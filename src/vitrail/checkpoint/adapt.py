@@ -7,7 +7,7 @@ from torch import Tensor
 
 from vitrail.config import HybridStem, Learned2DPositions, LearnedPositions, ModelConfig, RelativePositions, ViTConfig
 from vitrail.errors import CheckpointError
-from vitrail.models.initialise import DIRECTIONS, draw
+from vitrail.models.initialize import DIRECTIONS, draw
 from vitrail.ops import resample_axis, resample_patches, resample_positions
 
 Weights = dict[str, Tensor]
@@ -101,7 +101,7 @@ def replace_head(weights: Weights, new: ModelConfig) -> Adapted:
     fresh = "zero classifier" if new.cosine_scale is None else "classifier by cosines"
     said = "classifier dropped" if new.classes is None else f"new {fresh} of {new.classes} classes"
     if isinstance(new, ViTConfig) and "hidden.weight" in weights:
-        if new.representation_width is None:
+        if new.pre_logits is None:
             kept = {name: tensor for name, tensor in kept.items() if not name.startswith("hidden.")}
             said += ", pre-training layer dropped"
         else:

@@ -8,9 +8,8 @@ from typing import Any
 
 from vitrail.checkpoint.place import read_document
 from vitrail.checkpoint.reading import Opened
-from vitrail.config import Card, Preprocessing, Provenance, ViTConfig, from_document
-from vitrail.config.card import texts
-from vitrail.config.check import number
+from vitrail.config import Card, Preprocessing, Provenance, ViTConfig, decode
+from vitrail.config.check import number, texts
 from vitrail.errors import CheckpointError, ConfigError
 
 # Published models of torchvision: normalised by ImageNet's statistics, the middle 224 of 256.
@@ -55,9 +54,9 @@ def read_run_card(folder: Path, opened: Opened) -> Card:
             said = read_document(path)
             parts = {key: texts(key, said[word]) for key, word in CLASSES.items() if word in said}
         if (path := folder / "preprocessing.json").is_file():
-            parts["preprocessing"] = from_document(Preprocessing, read_document(path))
+            parts["preprocessing"] = decode(read_document(path), Preprocessing)
         if (path := folder / "provenance.json").is_file():
-            parts["provenance"] = from_document(Provenance, read_document(path))
+            parts["provenance"] = decode(read_document(path), Provenance)
         if (path := folder / "metrics.json").is_file():
             parts["metrics"] = {name: number(f"metric {name}", value) for name, value in read_document(path).items()}
         card = Card(**parts)
@@ -124,7 +123,7 @@ def _from_timm(said: object) -> Preprocessing | None:
 def _read(words: dict[str, Any], said: Mapping[str, Any], names: Mapping[str, str]) -> Preprocessing | None:
     """Read what another library says, under its names; nothing where it makes no sense."""
     with suppress(ConfigError):
-        return from_document(Preprocessing, words | {ours: said[name] for name, ours in names.items() if name in said})
+        return decode(words | {ours: said[name] for name, ours in names.items() if name in said}, Preprocessing)
     return None
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitrail.checkpoint.archives import Archive, open_archive
 from vitrail.checkpoint.cards import read_card
-from vitrail.checkpoint.layouts import Row, recognise
+from vitrail.checkpoint.layouts import Row, recognize
 from vitrail.checkpoint.place import find
 from vitrail.checkpoint.prepare import Request
 from vitrail.checkpoint.reading import Opened, saying, verifying
@@ -76,7 +76,7 @@ def describe(
     with saying(place), open_archive(place.weights) as archive, verifying(place):
         opened, reason = None, None
         try:
-            layout, found = recognise(archive, asked, {**place.documents, "notes": archive.notes})
+            layout, found = recognize(archive, asked, {**place.documents, "notes": archive.notes})
             opened = Opened(place=place, archive=archive, layout=layout, found=found)
             rows = opened.check()
         except CheckpointError as error:

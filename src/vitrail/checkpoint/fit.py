@@ -80,7 +80,7 @@ def misfits(config: ModelConfig, layout: Layout, dialect: Dialect) -> Iterator[M
         yield Misfit("its layer scale, which is multiplied into the weights", fold_layer_scale)
     if not config.qkv_bias and not holds.bias_free:
         yield Misfit("it has no biases of query, key and value, and zeros are written", _zero_biases)
-    if config.representation_width is not None:
+    if config.pre_logits is not None:
         if holds.hidden == "headless" and config.classes:
             yield Misfit("its classifier, since the layout has no tanh layer before one", _without_head)
         elif holds.hidden == "no" and not dialect.get("hidden"):
@@ -135,7 +135,7 @@ def _without_head(config: ModelConfig, weights: Weights) -> tuple[ModelConfig, W
 
 def _without_hidden(config: ModelConfig, weights: Weights) -> tuple[ModelConfig, Weights]:
     kept = {name: tensor for name, tensor in weights.items() if not name.startswith(("head.", "hidden."))}
-    return replace(config, classes=None, representation_width=None), kept  # pyright: ignore[reportCallIssue]
+    return replace(config, classes=None, pre_logits=None), kept  # pyright: ignore[reportCallIssue]
 
 
 def _constants(part: object, held: Any) -> Iterator[Misfit]:  # noqa: ANN401

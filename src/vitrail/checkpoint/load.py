@@ -7,7 +7,7 @@ import torch
 
 from vitrail.checkpoint.adapt import Weights
 from vitrail.checkpoint.prepare import Request, prepare
-from vitrail.checkpoint.reading import compare, recognising
+from vitrail.checkpoint.reading import compare, recognizing
 from vitrail.config import Grid, ModelConfig, Provenance
 from vitrail.errors import CheckpointError
 from vitrail.models import Model, find_device, skeleton
@@ -19,7 +19,7 @@ def config_of(path: str | os.PathLike[str], **changes: object) -> ModelConfig:
     """Say what model a checkpoint is, or what `load` makes of it with these changes; without its weights."""
     named = {name: changes.pop(name) for name in [*changes] if name in Request.__dataclass_fields__}
     request = Request(**named, fields=changes)  # pyright: ignore[reportArgumentType]
-    with recognising(path, request.asked) as opened:
+    with recognizing(path, request.asked) as opened:
         return request.target(opened.found.config)
 
 

@@ -38,7 +38,7 @@ CHANGEABLE = (
     "head_bias",
     "heads",
     "positions.resampling",
-    "representation_width",
+    "pre_logits",
     "resampling",
     "stem.epsilon",
     "stem.filter_epsilon",
@@ -108,14 +108,14 @@ class Request:
     def _settle_hidden(self, changes: dict[str, object], old: ViTConfig) -> None:
         """Drop the pre-training layer with its classifier (Section 3.2), or keep it under a new one."""
         if self.classes is not None and not self.keep_hidden:
-            changes.setdefault("representation_width", None)
-        hidden = changes.get("representation_width", old.representation_width)
-        if hidden is not None and hidden != old.representation_width:
-            has = f"one of {old.representation_width}" if old.representation_width else "none"
-            raise ConfigError(f"representation_width={hidden!r}: the file has {has}. Leave it out.")
-        if self.classes is None and hidden != old.representation_width:
+            changes.setdefault("pre_logits", None)
+        hidden = changes.get("pre_logits", old.pre_logits)
+        if hidden is not None and hidden != old.pre_logits:
+            has = f"one of {old.pre_logits}" if old.pre_logits else "none"
+            raise ConfigError(f"pre_logits={hidden!r}: the file has {has}. Leave it out.")
+        if self.classes is None and hidden != old.pre_logits:
             raise ConfigError(
-                f"the file's head reads {old.representation} features; representation_width={hidden!r} needs a new "
+                f"the file's head reads {old.representation} features; pre_logits={hidden!r} needs a new "
                 "head. Give classes=... too."
             )
 
@@ -162,5 +162,5 @@ def _settings(request: Request, old: ModelConfig, new: ModelConfig) -> Iterator[
     """Say which fields the caller set otherwise than the file's layout means them."""
     for name in request.fields:
         before, after = (reach(config, name) for config in (old, new))
-        if before != after and name != "representation_width":
+        if before != after and name != "pre_logits":
             yield f"{name} set to {after}, where the file means {before}"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitrail.checkpoint.adapt import Weights
 from vitrail.checkpoint.archives import Archive, open_archive
-from vitrail.checkpoint.layouts import Asked, Found, Layout, Row, recognise
+from vitrail.checkpoint.layouts import Asked, Found, Layout, Row, recognize
 from vitrail.checkpoint.place import RUN_FILES, Place, find
 from vitrail.config import Provenance
 from vitrail.errors import CheckpointError
@@ -61,19 +61,19 @@ class Opened:
 @contextmanager
 def opening(name: object, asked: Asked) -> Iterator[Opened]:
     """Open what a name means and recognise it, its sums checked meanwhile."""
-    with recognising(name, asked) as opened, verifying(opened.place):
+    with recognizing(name, asked) as opened, verifying(opened.place):
         yield opened
 
 
 @contextmanager
-def recognising(name: object, asked: Asked) -> Iterator[Opened]:
+def recognizing(name: object, asked: Asked) -> Iterator[Opened]:
     """Open what a name means by its headers alone; every refusal inside says which file it is about."""
     place = find(name)
     with saying(place):
         documents = dict(place.documents)
         with open_archive(place.weights) as archive:
             documents["notes"] = archive.notes
-            layout, found = recognise(archive, asked, documents)
+            layout, found = recognize(archive, asked, documents)
             yield Opened(place=place, archive=archive, layout=layout, found=found)
 
 

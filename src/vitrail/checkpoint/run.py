@@ -11,8 +11,7 @@ from vitrail.checkpoint.archives import write_safetensors
 from vitrail.checkpoint.archives.safe import read_safetensors
 from vitrail.checkpoint.layouts.base import NOTE
 from vitrail.checkpoint.place import FORMAT, OBJECTIVE, RUN_FILES, WEIGHTS
-from vitrail.config import Card, ModelConfig, ViTConfig, encode, to_document
-from vitrail.config.codec import decode_objective, encode_objective
+from vitrail.config import Card, ModelConfig, ViTConfig, decode, encode
 from vitrail.config.objective import Objective
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.files import SUMS, write_bytes, write_sums
@@ -38,7 +37,7 @@ def write_run(
     write_safetensors(folder / WEIGHTS, tensors, {NOTE: json.dumps({"model": encode(config)})})
     if predictor is None:
         return [*documents, WEIGHTS]
-    note = {"objective": encode_objective(predictor.objective)}
+    note = {"objective": encode(predictor.objective)}
     write_safetensors(folder / OBJECTIVE, predictor.tensors, {NOTE: json.dumps(note)})
     return [*documents, WEIGHTS, OBJECTIVE]
 
@@ -50,7 +49,7 @@ def read_predictor(folder: Path) -> Predictor | None:
         return None
     tensors, notes = read_safetensors(path)
     try:
-        return Predictor(decode_objective(json.loads(notes[NOTE])["objective"]), tensors)
+        return Predictor(decode(json.loads(notes[NOTE])["objective"], Objective, "objective"), tensors)
     except (KeyError, TypeError, ValueError, ConfigError) as error:
         raise CheckpointError(f"{path} does not say what it predicts: {error!r}. Copy it again.") from error
 
@@ -79,12 +78,12 @@ def run_documents(config: ModelConfig, card: Card) -> dict[str, Any]:
     documents: dict[str, Any] = {
         "config.json": {"format": FORMAT, "vitrail": vitrail.__version__, "model": encode(config), **grid}
     }
-    documents["preprocessing.json"] = to_document(card.preprocessing)
+    documents["preprocessing.json"] = encode(card.preprocessing)
     classes = {"names": card.class_names, "seen": card.seen or None}
     if known := {word: list(names) for word, names in classes.items() if names is not None}:
         documents["classes.json"] = known
     if card.provenance is not None:
-        documents["provenance.json"] = to_document(card.provenance)
+        documents["provenance.json"] = encode(card.provenance)
     if card.metrics:
         documents["metrics.json"] = dict(card.metrics)
     return documents

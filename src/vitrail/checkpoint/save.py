@@ -259,7 +259,7 @@ def _is_understood(layout: Layout, config: ModelConfig, dialect: Dialect) -> boo
 def _read_back(layout: Layout, config: ModelConfig, dialect: Dialect, asked: Asked) -> Found:
     """Give what a reader would find in a file of this model in this dialect."""
     entries = {name: Entry(row.shape, torch.float32) for row in layout.rows(config, dialect) for name in row.theirs}
-    prefix = layout.recognise(entries)
+    prefix = layout.recognize(entries)
     if prefix is None:
         raise CheckpointError(f"a file in this dialect of {layout.name} would not be recognised.")
     return layout.infer(Headers(entries, prefix), asked, {})

@@ -17,10 +17,9 @@ from vitrail.cli.describe import read_fields
 from vitrail.cli.machine import usual_workers
 from vitrail.cli.render import harmless
 from vitrail.config import BiTConfig, read_settings, row
-from vitrail.config.augment import Augmentation
-from vitrail.config.codec import encode_objective
-from vitrail.config.fields import values_of
-from vitrail.config.recipe import Training
+from vitrail.config.codec import encode
+from vitrail.config.fields import mean, values_of
+from vitrail.config.recipe import Augmentation, Training
 from vitrail.config.recipes import adjust, recipe
 from vitrail.errors import ConfigError
 
@@ -111,7 +110,7 @@ def settle(asked: Asked, splits: "Mapping[str, Source]", *, later: Sequence[str]
             has_val=bool(splits.keys() & {"val", "dev"}),
             resnet=isinstance(known, BiTConfig),
             small=asked.kind == "finetune" and known is not None and parameters(known).total < SMALL,
-            given={*asked.flags, *names_of(asked.settings), *later, *own},
+            given={mean(Training, {}, name) for name in (*asked.flags, *names_of(asked.settings), *later, *own)},
         )
         small = learned == "next-pixel" and "image_size" not in names_of(asked.settings)
         return found if learned == "labels" else plain_images(found, small=small)
@@ -121,7 +120,7 @@ def settle(asked: Asked, splits: "Mapping[str, Source]", *, later: Sequence[str]
         )
     rule = asked.recipe == "bit/hyperrule"
     found = recipe(asked.recipe, examples=len(whole), side=middle_side(whole)) if rule else recipe(asked.recipe)
-    dev = {"dev": 0.0} if isinstance(whole, RemoteShards) else {}
+    dev = {"validation_share": 0.0} if isinstance(whole, RemoteShards) else {}
     return Choice(
         model=asked.model,
         training=adjust(found.training, dev),
@@ -140,7 +139,7 @@ def said_of_model(asked: Asked) -> dict[str, Any]:
 def objective_of(asked: Asked) -> str:
     """Give the word for what is learned, as it is said or as the recipe has it."""
     said = [text.partition("=") for text in asked.settings]
-    usual = encode_objective(recipe(asked.recipe or "scratch", examples=1).training.objective)["kind"]
+    usual = encode(recipe(asked.recipe or "scratch", examples=1).training.objective)["kind"]
     return next((word.strip() for name, _, word in reversed(said) if name.strip() == "objective"), usual)
 
 
@@ -151,7 +150,7 @@ def needs_labels(asked: Asked) -> bool:
 
 def plain_images(choice: "Choice", *, small: bool) -> "Choice":
     """Leave out what changes images where they are what is to be predicted; `small` where each pixel is a token."""
-    changes: dict[str, object] = {"smoothing": 0.0, "augmentation": Augmentation(area=(0.3, 1.0))}
+    changes: dict[str, object] = {"label_smoothing": 0.0, "augmentation": Augmentation(crop_area=(0.3, 1.0))}
     reasons = [*choice.reasons, "but flips and crops alone, and no labels"]
     if small:
         changes["image_size"] = (32, 32)

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from vitrail.cli.render import plain_table, working
 from vitrail.cli.sizes import read_pair, read_size
-from vitrail.config import ViTConfig, encode, read_settings, row, to_document
+from vitrail.config import ViTConfig, encode, read_settings, row
 
 if TYPE_CHECKING:
     from vitrail.checkpoint.describe import Description, TensorStatistics
@@ -74,7 +74,7 @@ def document(found: "Description") -> dict[str, Any]:
         "left_out": list(card.provenance.left_out) if card.provenance else [],
         "changes": list(card.provenance.changes) if card.provenance else [],
         "class_names": None if card.class_names is None else list(card.class_names),
-        "preprocessing": to_document(card.preprocessing),
+        "preprocessing": encode(card.preprocessing),
         "metrics": dict(card.metrics),
         "odd": list(found.odd),
         "reason": found.reason,
@@ -122,7 +122,7 @@ def summary(found: "Description") -> dict[str, str]:
             f"{config.channels} channels, pooled by {config.pooling}"
         )
         lines["numerics"] = f"{config.activation}, epsilon {config.epsilon:g}"
-        hidden = config.representation_width
+        hidden = config.pre_logits
     else:
         lines["shape"] = f"units {', '.join(map(str, config.units))}, width {config.width}, {config.channels} channels"
         lines["numerics"] = f"epsilon {config.epsilon:g}, of the filters {config.filter_epsilon:g}"

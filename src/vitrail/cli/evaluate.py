@@ -64,7 +64,7 @@ class Opened(NamedTuple):
 
     run: str
     model: "Model"
-    labelled: bool  # whether the data's classes are the model's
+    labeled: bool  # whether the data's classes are the model's
     given: "Given | None"
 
 
@@ -230,12 +230,12 @@ def _ask(opened: Opened, source: "Source", work: Work) -> "Subject":
     from vitrail.evaluation.report import Subject
 
     work.tell(f"evaluating {harmless(opened.run)}")
-    names = opened.model.card.class_names or (source.class_names if opened.labelled else None)
+    names = opened.model.card.class_names or (source.class_names if opened.labeled else None)
     return Subject(
         title=opened.run,
-        found=answers(opened.model, source, work.how, labelled=opened.labelled),
+        found=answers(opened.model, source, work.how, labeled=opened.labeled),
         source=source,
         class_names=names,
-        labelled=opened.labelled,
+        labeled=opened.labeled,
         given=opened.given,
     )

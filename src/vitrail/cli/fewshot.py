@@ -23,7 +23,7 @@ ShotsOf = Annotated[str, typer.Option("--shots", help="Images of every class, an
 Seeds = Annotated[str, typer.Option(help="Each draws other images.")]
 Strength = Annotated[float, typer.Option("--l2", help="Of least squares; the authors' by default.")]
 Probes = Annotated[str, typer.Option(help="Which classifiers of the features.")]
-Neighbours = Annotated[int, typer.Option(help="That vote.")]
+Neighbors = Annotated[int, typer.Option(help="That vote.")]
 Layer = Annotated[
     int | None, typer.Option(help="Read features after so many blocks, not after all.", show_default="the last")
 ]
@@ -41,7 +41,7 @@ def fewshot(
     seeds: Seeds = "0,1,2",
     l2: Strength = 1024.0,
     probes: Probes = "ridge,knn,logistic",
-    neighbours: Neighbours = 20,
+    neighbors: Neighbors = 20,
     image_size: Size = None,
     layer: Layer = None,
     as_authors: Authors = False,
@@ -72,7 +72,7 @@ def fewshot(
         seeds=read_numbers("seeds", seeds, int),
         l2=l2,
         probes=_words(probes),
-        neighbours=neighbours,
+        neighbors=neighbors,
     )
     sets, said = choose_sets(open_data(data, allow_pipe=allow_pipe), run)
     with measuring(

@@ -21,7 +21,7 @@ Batch = Annotated[int, typer.Option(help="Images a step.")]
 Epochs = Annotated[float | None, typer.Option(help="Passes over the data, for the cost of a run.")]
 Images = Annotated[float | None, typer.Option(help="Images in the data, such as 1.28e6.")]
 Precision = Annotated[str, typer.Option(help="float32, or bfloat16 under autocast.")]
-Optimiser = Annotated[str, typer.Option(help="adam or sgd, with momentum.")]
+Optimizer = Annotated[str, typer.Option(help="adam or sgd, with momentum.")]
 Device = Annotated[str, typer.Option(help="Where the step runs, for its memory: cuda or cpu.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Change a field, such as depth=6 or patch=8.")
@@ -36,7 +36,7 @@ def plan(
     epochs: Epochs = None,
     images: Images = None,
     precision: Precision = "bfloat16",
-    optimiser: Optimiser = "adam",
+    optimizer: Optimizer = "adam",
     device: Device = "cuda",
     settings: Settings = None,
     as_json: Json = False,
@@ -53,13 +53,13 @@ def plan(
     if (epochs is None) != (images is None):
         raise ConfigError("a run needs both --images and --epochs; got one of them.")
     one_of("--precision", precision, get_args(memory.Precision))
-    one_of("--optimiser", optimiser, get_args(memory.Optimiser))
+    one_of("--optimizer", optimizer, get_args(memory.Optimizer))
     one_of("--device", device, get_args(memory.Device))
     step = memory.Step(
         kind="train",
         batch=whole("--batch", batch),
         precision=precision,  # pyright: ignore[reportArgumentType]
-        optimiser=optimiser,  # pyright: ignore[reportArgumentType]
+        optimizer=optimizer,  # pyright: ignore[reportArgumentType]
         device=device,  # pyright: ignore[reportArgumentType]
     )
     count = None if images is None else whole("--images", _rounded(images), most=10**15)
@@ -78,7 +78,7 @@ def plan(
         documents = [made.document() for made in plans]
         typer.echo(json.dumps(documents if compare else documents[0], indent=2))
         return
-    title = f"Counted, not run: an image, and a step of {batch} in {precision} with {optimiser} on {device}"
+    title = f"Counted, not run: an image, and a step of {batch} in {precision} with {optimizer} on {device}"
     table = plain_table("", *models, title=title, numbers=len(models))
     columns = [made.lines() for made in plans]
     for section, label in columns[0]:

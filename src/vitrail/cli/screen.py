@@ -94,7 +94,7 @@ class _Lines:
 def _training(record: Mapping[str, Any]) -> str:
     clock = record["time"]
     right = f" acc {record['accuracy']:.1%}" if "accuracy" in record else ""
-    words = f"loss {record['loss']:.3f}{right} rate {record['rate']:.1e} {clock['images_per_second']:,.0f}/s"
+    words = f"loss {record['loss']:.3f}{right} lr {record['learning_rate']:.1e} {clock['images_per_second']:,.0f}/s"
     if clock["memory"] is not None:
         words += f" {clock['memory'] / 2**30:.1f}G"
     return words + (f" {record['left_out']:,} left out" if record["left_out"] else "")

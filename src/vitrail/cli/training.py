@@ -238,10 +238,10 @@ def _print_outcome(outcome: "Outcome", asked: Asked, probe: str | None, *, as_js
     console.print("Next:", markup=False)
     data = shlex.quote(asked.data)
     if not needs_labels(asked):  # nothing was learned of classes yet
-        labelled = shlex.quote(probe or (asked.data if outcome.labelled else "SOURCE"))
+        labeled = shlex.quote(probe or (asked.data if outcome.labeled else "SOURCE"))
         console.print(f"  {program()} inspect {shlex.quote(out)} {data}", markup=False)
-        console.print(f"  {program()} finetune {labelled} --model {shlex.quote(out)}", markup=False)
-        console.print(f"  {program()} fewshot {shlex.quote(out)} {labelled}", markup=False)
+        console.print(f"  {program()} finetune {labeled} --model {shlex.quote(out)}", markup=False)
+        console.print(f"  {program()} fewshot {shlex.quote(out)} {labeled}", markup=False)
     else:
         console.print(f"  {program()} evaluate {shlex.quote(out)} {data}", markup=False)
     console.print(f"  {program()} describe {shlex.quote(out)}", markup=False)

@@ -94,7 +94,7 @@ def transfer(
     splits = open_data(data, allow_pipe=allow_pipe)
     choice = settle(asked, splits, later=("rate",))
     task = task_of(asked, choice, splits, workers=workers, device=device)
-    wanted = wanted or rates_for(model, choice.rates) or (task.training.optimiser.rate,)
+    wanted = wanted or rates_for(model, choice.rates) or (task.training.optimizer.learning_rate,)
     plan = Plan(task=task, rates=wanted, seeds=read_numbers("seeds", seeds, int))
     keep_memory()
     with going_on(), showing(quiet=quiet or not is_leader()) as tell:

@@ -1,15 +1,15 @@
 """WHAT a model is: frozen dataclasses, checked once, without torch."""
 
-from vitrail.config.card import Card, Preprocessing, Provenance, from_document, to_document
+from vitrail.config.card import Card, Preprocessing, Provenance
 from vitrail.config.check import as_size, pair, whole
 from vitrail.config.codec import decode, encode
 from vitrail.config.fields import override, reach, read_settings, suggest
 from vitrail.config.model import BiTConfig, Grid, HybridStem, ModelConfig, PatchStem, Stem, ViTConfig
 from vitrail.config.positions import (
+    AppliedAt,
     Learned2DPositions,
     LearnedPositions,
     NoPositions,
-    Place,
     Positions,
     RelativePositions,
     Resampling,
@@ -19,6 +19,7 @@ from vitrail.config.positions import (
 from vitrail.config.zoo import name_of, names, parse, row
 
 __all__ = [
+    "AppliedAt",
     "BiTConfig",
     "Card",
     "Grid",
@@ -28,7 +29,6 @@ __all__ = [
     "ModelConfig",
     "NoPositions",
     "PatchStem",
-    "Place",
     "Positions",
     "Preprocessing",
     "Provenance",
@@ -41,7 +41,6 @@ __all__ = [
     "as_size",
     "decode",
     "encode",
-    "from_document",
     "name_of",
     "names",
     "override",
@@ -51,6 +50,5 @@ __all__ = [
     "read_settings",
     "row",
     "suggest",
-    "to_document",
     "whole",
 ]

@@ -7,7 +7,6 @@ from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from vitrail.config.augment import Augmentation, RandAugment
 from vitrail.config.model import BiTConfig, HybridStem, ModelConfig, PatchStem, ViTConfig
 from vitrail.config.objective import Labels, MaskedAutoencoder, MaskedPatches, NextPixels
 from vitrail.config.positions import (
@@ -18,7 +17,8 @@ from vitrail.config.positions import (
     Sinusoidal2DPositions,
     SinusoidalPositions,
 )
-from vitrail.config.recipe import SGD, Adam, Average, Schedule, Training
+from vitrail.config.recipe import EMA, SGD, Adam, Augmentation, RandAugment, Schedule, Training
+from vitrail.config.words import ANSWERS, MODEL, TRAINING, VALUES
 from vitrail.errors import ConfigError
 
 Config = TypeVar("Config")
@@ -39,7 +39,7 @@ KINDS: dict[str, type] = {
     "adam": Adam,
     "sgd": SGD,
     "schedule": Schedule,
-    "average": Average,
+    "ema": EMA,
     "augmentation": Augmentation,
     "randaugment": RandAugment,
     "labels": Labels,
@@ -60,6 +60,7 @@ def make(kind: type[Config], values: Mapping[str, object], changes: Mapping[str,
     A change names a field (`width`), a field of a part (`stem.patch`, or `patch` where one part alone has it),
     or gives a part by its word (`positions="relative"`).
     """
+    changes = _meant(kind, values, changes)
     merged = _merge(kind, values, changes)
     inner: dict[str, dict[str, object]] = {}
     for name, value in changes.items():
@@ -77,6 +78,7 @@ def make(kind: type[Config], values: Mapping[str, object], changes: Mapping[str,
 def reach(config: ModelConfig, name: str) -> object:
     """Give the value of a field, or of a field of a part, as `make` names them."""
     found: Any = config
+    name = mean(type(config), values_of(config), name)
     while name not in hints(type(found)):
         part, name = _reach(type(found), values_of(found), name)
         found = getattr(found, part)
@@ -93,6 +95,7 @@ def read_settings(kind: type, values: Mapping[str, object], settings: Iterable[s
         if name.strip() in pairs:
             raise ConfigError(f"{name.strip()} is set twice. Set it once.")
         pairs[name.strip()] = text.strip()
+    pairs = _meant(kind, values, pairs)
     changes: dict[str, object] = {
         name: _read(name, text, hints(kind)[name]) for name, text in pairs.items() if name in hints(kind)
     }
@@ -101,6 +104,42 @@ def read_settings(kind: type, values: Mapping[str, object], settings: Iterable[s
         if name not in hints(kind):
             changes[name] = _read(name, text, _hint(kind, merged, name))
     return changes
+
+
+def mean(kind: type, values: Mapping[str, object], name: str) -> str:
+    """Give the field that a name means, in today's words: an older name, or one of another library's."""
+    words = TRAINING if kind is Training else MODEL if kind in (ViTConfig, BiTConfig) else {**MODEL, **TRAINING}
+    if kind is Training and name == "decay" and values.get("ema") is not None:
+        raise ConfigError("'decay' may mean optimizer.weight_decay or ema.decay. Write it out.")
+    if name == "decay" and kind is Training:
+        return "weight_decay"
+    if name in hints(kind):
+        return name
+    where, _, leaf = name.rpartition(".")
+    if leaf in ANSWERS and not any(leaf in hints(type(part)) for part in values.values() if is_dataclass(part)):
+        raise ConfigError(f"a {kind.__name__} has no field {name!r}. {ANSWERS[leaf]}")
+    if not where:
+        return words.get(name, name)
+    part = words.get(where, where)
+    leaf = "weight_decay" if (part, leaf) == ("optimizer", "decay") else leaf
+    inner = values.get(part.partition(".")[0])
+    if is_dataclass(inner) and leaf in hints(type(inner)):
+        return f"{part}.{leaf}"
+    return f"{part}.{words.get(leaf, leaf).rpartition('.')[2]}"
+
+
+def _meant(kind: type, values: Mapping[str, object], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Give changes by today's names and values; refuses a field that is given under two names."""
+    fresh: dict[str, Any] = {}
+    said: dict[str, str] = {}
+    for name, value in changes.items():
+        meant = mean(kind, values, name)
+        if meant in fresh:
+            raise ConfigError(f"{said[meant]} and {name} are one field, {meant}. Give it once.")
+        said[meant] = name
+        words = VALUES.get(meant.rpartition(".")[2], {})
+        fresh[meant] = words.get(value.lower(), value) if isinstance(value, str) else value
+    return fresh
 
 
 def values_of(config: Any) -> dict[str, object]:  # noqa: ANN401
@@ -177,7 +216,26 @@ def _reach(kind: type, values: Mapping[str, object], name: str) -> tuple[str, st
         raise ConfigError(f"{name!r} may mean {' or '.join(meant)}. Write it out.")
     _check_kind(kind, values, name)
     known = leaves if "." in name else (path.rpartition(".")[2] for path in leaves)
-    raise ConfigError(f"a {kind.__name__} has no field {name!r}.{suggest(name, dict.fromkeys([*hints(kind), *known]))}")
+    known = dict.fromkeys([*hints(kind), *known])
+    raise ConfigError(
+        f"a {kind.__name__} has no field {name!r}.{_by_meaning(kind, name, known) or suggest(name, known)}"
+    )
+
+
+def _by_meaning(kind: type, name: str, known: Iterable[str]) -> str:
+    """Say which field an unknown name may mean: the one whose words it shares, of ours or of other libraries'."""
+    words = TRAINING if kind is Training else MODEL
+    near = get_close_matches(name.lower(), words, n=1, cutoff=0.75)
+    if near and not get_close_matches(name.lower(), list(known), n=1, cutoff=0.85):
+        return f" Did you mean {words[near[0]]!r}?"
+    asked = set(name.lower().split("_"))
+    shared = [other for other in known if len(asked & set(other.split("_"))) >= 1 and "_" in other]
+    best = max(
+        shared, key=lambda other: len(asked & set(other.split("_"))) / len(asked | set(other.split("_"))), default=None
+    )
+    if best is not None and asked & set(best.split("_")) - {"rate", "size", "every"}:
+        return f" Did you mean {best!r}?"
+    return ""
 
 
 def _check_named(name: str, path: str, values: Mapping[str, object]) -> None:

@@ -1,17 +1,23 @@
 """The configuration of every model: ViT and hybrids (`ViTConfig`), BiT ResNets (`BiTConfig`)."""
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import MISSING, dataclass
+from typing import Literal
 
-from vitrail.config.check import DEEPEST, as_size, number, one_of, positive, rate, truth, whole, wholes
+from vitrail.config.check import (
+    DEEPEST,
+    image_size,
+    needs,
+    positive,
+    rate,
+    validate,
+    whole,
+    wholes,
+)
 from vitrail.config.positions import (
     Learned2DPositions,
     LearnedPositions,
-    NoPositions,
-    Place,
     Positions,
     RelativePositions,
-    Resampling,
     Sinusoidal2DPositions,
     SinusoidalPositions,
 )
@@ -35,7 +41,7 @@ class PatchStem:
     patch: int
 
     def __post_init__(self) -> None:
-        _settle(self, patch=whole("patch", self.patch))
+        validate(self)
 
     @property
     def stride(self) -> int:
@@ -59,19 +65,15 @@ class PatchStem:
 class HybridStem:
     """Patches cut from the feature map of a ResNet (Section 4.1): `units` a stage; none is the root block alone."""
 
-    units: tuple[int, ...]
+    units: tuple[int, ...] = needs(wholes, MISSING, what="a number of units for each stage", empty=True)
     width: int = 64
     patch: int = 1
-    epsilon: float = 1e-6  # of its norms
+    epsilon: float = needs(positive, 1e-6)  # of its norms
     filter_rule: FilterRule = "deviation"  # filters are divided by it: deviation + epsilon, or root(variance + epsilon)
-    filter_epsilon: float = 1e-5
+    filter_epsilon: float = needs(positive, 1e-5)
 
     def __post_init__(self) -> None:
-        units = wholes("units", self.units, "a number of units for each stage", empty=True)
-        _settle(self, units=units, width=whole("width", self.width), patch=whole("patch", self.patch))
-        for name in ("epsilon", "filter_epsilon"):
-            _settle(self, **{name: positive(name, getattr(self, name))})
-        one_of("filter_rule", self.filter_rule, get_args(FilterRule))
+        validate(self)
         if self.width % NORM_GROUPS:
             raise ConfigError(
                 f"the stem's width must be a multiple of the {NORM_GROUPS} norm groups; got {self.width}."
@@ -112,12 +114,12 @@ class ViTConfig:
     """A Vision Transformer or a hybrid (Section 3.1, Table 1)."""
 
     stem: Stem
-    depth: int
+    depth: int = needs(whole, MISSING, most=DEEPEST)
     width: int
     mlp_width: int
     heads: int
     classes: int | None = 1000  # None: no head, the model gives its representation
-    image_size: tuple[int, int] = (224, 224)
+    image_size: tuple[int, int] = needs(image_size, (224, 224))
     channels: int = 3
     positions: Positions = PAPER_POSITIONS
     attention: Attention = "full"  # axial (Appendix D.6): every block is one along rows, then one along columns
@@ -127,40 +129,19 @@ class ViTConfig:
     qkv_bias: bool = True
     layer_scale: float | None = None  # first value of a learned factor of every residual feature; None: there is none
     pooling: Pooling = "token"
-    representation_width: int | None = None  # of the pre-training head's tanh layer; None: a linear head alone
+    pre_logits: int | None = None  # width of the pre-training head's tanh layer; None: a linear head alone
     head_bias: float = 0.0  # the classifier's first bias: -6.9 or -10 with the sigmoid loss
     # None: a linear classifier; else logits are this times the cosine between representation and class directions.
-    cosine_scale: float | None = None
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    stochastic_depth: float = 0.0  # of the last block; grows linearly from 0 at the first
-    epsilon: float = 1e-6
+    cosine_scale: float | None = needs(positive, None)
+    dropout: float = needs(rate, 0.0)
+    attention_dropout: float = needs(rate, 0.0)
+    stochastic_depth: float = needs(rate, 0.0)  # of the last block; grows linearly from 0 at the first
+    epsilon: float = needs(positive, 1e-6)
     checkpointing: bool = False  # recompute each block in the backward pass instead of storing it
 
     def __post_init__(self) -> None:
-        _settle(self, depth=whole("depth", self.depth, most=DEEPEST))
-        for name in ("width", "mlp_width", "heads", "channels"):
-            _settle(self, **{name: whole(name, getattr(self, name))})
-        _settle(self, classes=_classes(self.classes), qkv_bias=truth("qkv_bias", self.qkv_bias))
-        if self.layer_scale is not None:
-            _settle(self, layer_scale=number("layer_scale", self.layer_scale))
-        if self.representation_width is not None:
-            _settle(self, representation_width=whole("representation_width", self.representation_width))
-        for name in ("dropout", "attention_dropout", "stochastic_depth"):
-            _settle(self, **{name: rate(name, getattr(self, name))})
-        _settle(self, image_size=as_size(self.image_size), epsilon=positive("epsilon", self.epsilon))
-        _settle(
-            self,
-            head_bias=number("head_bias", self.head_bias),
-            checkpointing=truth("checkpointing", self.checkpointing),
-        )
-        _settle(self, cosine_scale=_cosine_scale(self.cosine_scale, self.head_bias))
-        one_of("pooling", self.pooling, get_args(Pooling))
-        one_of("activation", self.activation, get_args(Activation))
-        one_of("norm", self.norm, get_args(Norm))
-        one_of("attention", self.attention, get_args(Attention))
-        if not isinstance(self.stem, PatchStem | HybridStem):
-            raise ConfigError(f"stem must be a PatchStem or a HybridStem; got {self.stem!r}.")
+        validate(self)
+        _check_cosine(self.cosine_scale, self.head_bias)
         if self.width % self.heads:
             few = min(self.heads, self.width, DEEPEST)  # a search that ends soon
             near = next(heads for heads in range(few, 0, -1) if self.width % heads == 0)
@@ -172,15 +153,6 @@ class ViTConfig:
         self._check_positions()
 
     def _check_positions(self) -> None:
-        if not isinstance(self.positions, Positions):
-            raise ConfigError(
-                "positions must be none, learned, learned-2d, relative, sinusoidal or sinusoidal-2d, or such an object "
-                f"of vitrail.config; got {self.positions!r}."
-            )
-        if not isinstance(self.positions, NoPositions):
-            one_of("positions.at", self.positions.at, get_args(Place))
-        if isinstance(self.positions, LearnedPositions):
-            one_of("positions.resampling", self.positions.resampling, get_args(Resampling))
         parts = {Learned2DPositions: 2, SinusoidalPositions: 2, Sinusoidal2DPositions: 4}.get(type(self.positions), 1)
         if self.width % parts:
             raise ConfigError(
@@ -191,7 +163,7 @@ class ViTConfig:
                 "axial attention runs along rows and columns, where a class token has no place; "
                 "got pooling='token'. Take pooling='mean' or 'max'."
             )
-        if truth("causal", self.causal) and self.attention == "axial":
+        if self.causal and self.attention == "axial":
             raise ConfigError("a causal model attends to every token before; take attention='full' with it.")
         if self.causal and self.class_tokens:
             raise ConfigError(
@@ -230,37 +202,27 @@ class ViTConfig:
     @property
     def representation(self) -> int:
         """Features that the linear classifier reads."""
-        return self.representation_width or self.width
+        return self.pre_logits or self.width
 
 
 @dataclass(frozen=True, kw_only=True)
 class BiTConfig:
     """A BiT ResNet, the paper's baseline: v2 units, GroupNorm, standardised convolutions (Section 4.1)."""
 
-    units: tuple[int, ...]
+    units: tuple[int, ...] = needs(wholes, MISSING, what="a number of units for each stage")
     width: int  # channels of the root block: 64 times the factor of the name
     classes: int | None = 1000
-    image_size: tuple[int, int] = (224, 224)
+    image_size: tuple[int, int] = needs(image_size, (224, 224))
     channels: int = 3
     head_bias: float = 0.0
-    cosine_scale: float | None = None  # as ViTConfig's
-    epsilon: float = 1e-5
-    filter_epsilon: float = 1e-10  # filters are divided by root(variance + epsilon)
+    cosine_scale: float | None = needs(positive, None)  # as ViTConfig's
+    epsilon: float = needs(positive, 1e-5)
+    filter_epsilon: float = needs(positive, 1e-10)  # filters are divided by root(variance + epsilon)
     checkpointing: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("width", "channels"):
-            _settle(self, **{name: whole(name, getattr(self, name))})
-        _settle(self, classes=_classes(self.classes))
-        _settle(self, units=wholes("units", self.units, "a number of units for each stage"))
-        _settle(self, image_size=as_size(self.image_size), epsilon=positive("epsilon", self.epsilon))
-        _settle(
-            self,
-            filter_epsilon=positive("filter_epsilon", self.filter_epsilon),
-            head_bias=number("head_bias", self.head_bias),
-            checkpointing=truth("checkpointing", self.checkpointing),
-        )
-        _settle(self, cosine_scale=_cosine_scale(self.cosine_scale, self.head_bias))
+        validate(self)
+        _check_cosine(self.cosine_scale, self.head_bias)
         if self.width % NORM_GROUPS:
             raise ConfigError(f"a BiT's width must be a multiple of the {NORM_GROUPS} norm groups; got {self.width}.")
 
@@ -273,17 +235,6 @@ class BiTConfig:
 ModelConfig = ViTConfig | BiTConfig
 
 
-def _classes(value: object) -> int | None:
-    return None if value is None else whole("classes", value)
-
-
-def _cosine_scale(value: object, head_bias: float) -> float | None:
-    if value is not None and head_bias:
+def _check_cosine(scale: float | None, head_bias: float) -> None:
+    if scale is not None and head_bias:
         raise ConfigError(f"a classifier by cosines has no bias; got head_bias={head_bias}. Set head_bias=0.")
-    return None if value is None else positive("cosine_scale", value)
-
-
-def _settle(config: object, **values: object) -> None:
-    """Put checked values into a configuration that is still being made."""
-    for name, value in values.items():
-        object.__setattr__(config, name, value)

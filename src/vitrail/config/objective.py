@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
-from typing import Literal, get_args
+from typing import Literal
 
-from vitrail.config.check import DEEPEST, one_of, share, truth, whole
+from vitrail.config.check import DEEPEST, needs, share, validate, whole
 from vitrail.errors import ConfigError
 
 STEP = 64  # of a decoder's width, where it is not said
-Target = Literal["mean-colour", "small-colours", "pixels"]
+Target = Literal["mean-color", "small-colors", "pixels"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,17 +18,15 @@ class Labels:
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedPatches:
-    """What is under corrupted patches (Appendix B.1.2): their mean colour, 4 x 4 colours, or all pixels."""
+    """What is under corrupted patches (Appendix B.1.2): their mean color, 4 x 4 colors, or all pixels."""
 
-    target: Target = "mean-colour"
-    corrupted: float = 0.5  # share of the patches, exactly
-    masked: float = 0.8  # of those: the learned mask in their place
-    replaced: float = 0.1  # another patch's embedding; the rest is kept
+    target: Target = "mean-color"
+    corrupted: float = needs(share, 0.5)  # share of the patches, exactly
+    masked: float = needs(share, 0.8)  # of those: the learned mask in their place
+    replaced: float = needs(share, 0.1)  # another patch's embedding; the rest is kept
 
     def __post_init__(self) -> None:
-        one_of("target", self.target, get_args(Target))
-        for name in ("corrupted", "masked", "replaced"):
-            object.__setattr__(self, name, share(name, getattr(self, name)))
+        validate(self)
         if not self.corrupted:
             raise ConfigError("corrupted must be more than 0: nothing else is predicted.")
         if self.masked + self.replaced > 1:
@@ -42,19 +40,14 @@ class MaskedPatches:
 class MaskedAutoencoder:
     """The pixels of hidden patches, from the visible ones alone (He et al., 2022)."""
 
-    masked: float = 0.75  # share of the patches, exactly
-    normalised: bool = True  # each patch by the mean and deviation of its own pixels
-    decoder_depth: int = 4  # the authors' 8 are no better once fine-tuned (their Table 1a), and slower
+    masked: float = needs(share, 0.75)  # share of the patches, exactly
+    normalized: bool = True  # each patch by the mean and deviation of its own pixels
+    decoder_depth: int = needs(whole, 4, most=DEEPEST)  # the authors' 8 are no better once fine-tuned, and slower
     decoder_width: int | None = None  # None: two thirds of the encoder's in steps of 64, 512 at most
     decoder_head_width: int = 64  # as of an encoder; the authors' 32 make attention slower
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "masked", share("masked", self.masked))
-        truth("normalised", self.normalised)
-        object.__setattr__(self, "decoder_depth", whole("decoder_depth", self.decoder_depth, most=DEEPEST))
-        object.__setattr__(self, "decoder_head_width", whole("decoder_head_width", self.decoder_head_width))
-        if self.decoder_width is not None:
-            object.__setattr__(self, "decoder_width", whole("decoder_width", self.decoder_width))
+        validate(self)
         width = STEP if self.decoder_width is None else self.decoder_width
         if width % self.decoder_head_width:
             raise ConfigError(
@@ -65,12 +58,12 @@ class MaskedAutoencoder:
 
 @dataclass(frozen=True, kw_only=True)
 class NextPixels:
-    """Every pixel's colour from those before it, row by row (iGPT, Chen et al., 2020); the model is causal."""
+    """Every pixel's color from those before it, row by row (iGPT, Chen et al., 2020); the model is causal."""
 
-    colours: int = 512  # of a palette that is made from the training images
+    colors: int = 512  # of a palette that is made from the training images
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "colours", whole("colours", self.colours, least=2, most=65_536))
+        object.__setattr__(self, "colours", whole("colours", self.colors, least=2, most=65_536))
 
 
 def count_of(share: float, patches: int) -> int:

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from vitrail.config.check import validate
+
 # Before the first layer; before every layer, a table each; before every layer, one table for all.
-Place = Literal["stem", "layers", "shared"]
+AppliedAt = Literal["stem", "layers", "shared"]
 # How a table goes to another grid: as the authors (bilinear, corner to corner), as transformers (bicubic, half-pixel
 # centres), as timm (bicubic, antialiased), as torchvision (bicubic, corner to corner).
 Resampling = Literal["bilinear-corners", "bicubic", "bicubic-antialias", "bicubic-corners"]
@@ -19,15 +21,21 @@ class NoPositions:
 class LearnedPositions:
     """A learned vector for every token of the sequence (1-D): the paper's choice."""
 
-    at: Place = "stem"
+    at: AppliedAt = "stem"
     resampling: Resampling = "bilinear-corners"
+
+    def __post_init__(self) -> None:
+        validate(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Learned2DPositions:
     """A learned vector of D/2 for every row and one for every column, concatenated."""
 
-    at: Place = "stem"
+    at: AppliedAt = "stem"
+
+    def __post_init__(self) -> None:
+        validate(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,21 +45,30 @@ class RelativePositions:
     At "stem" in the first layer alone; the paper's is in every layer.
     """
 
-    at: Place = "layers"
+    at: AppliedAt = "layers"
+
+    def __post_init__(self) -> None:
+        validate(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SinusoidalPositions:
     """The fixed sines and cosines of the original Transformer, by place in the sequence."""
 
-    at: Place = "stem"
+    at: AppliedAt = "stem"
+
+    def __post_init__(self) -> None:
+        validate(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sinusoidal2DPositions:
     """Fixed sines and cosines of the row in the first D/2 features, of the column in the others."""
 
-    at: Place = "stem"
+    at: AppliedAt = "stem"
+
+    def __post_init__(self) -> None:
+        validate(self)
 
 
 Positions = (

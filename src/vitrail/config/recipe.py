@@ -2,89 +2,150 @@
 
 from dataclasses import dataclass
 from math import pi
-from typing import Literal, get_args
+from typing import Literal
 
-from vitrail.config.augment import Augmentation
-from vitrail.config.check import as_size, not_negative, number, one_of, positive, rate, truth, whole
+from vitrail.config.check import (
+    image_size,
+    needs,
+    not_negative,
+    number,
+    positive,
+    rate,
+    rising,
+    several,
+    validate,
+    whole,
+)
 from vitrail.config.objective import Labels, Objective
 from vitrail.errors import ConfigError
 
+# How sizes change: antialiased (the default); as the authors' vision_transformer (bilinear, half-pixel centers, not
+# antialiased); as big_vision (the same, and by area where it makes the shorter side smaller).
+Resizing = Literal["antialias", "gvt", "bv"]
+# What of an image is taken in training: an Inception crop, or all of it resized, whole or by its middle.
+Crop = Literal["inception", "squash", "middle"]
 Decay = Literal["kernels", "all"]  # what weight decay shrinks: matrices and filters, or every parameter
 Curve = Literal["constant", "linear", "cosine", "staircase"]
 Loss = Literal["softmax", "sigmoid"]
 Precision = Literal["auto", "float32", "bfloat16"]
 Compile = Literal["auto", "on", "off"]
 Parallel = Literal["ddp", "fsdp"]
-Augmenting = Literal["auto", "workers", "device"]
+AugmentOn = Literal["auto", "workers", "device"]
 MOST_STEPS = 10**12
-PAPER_AUGMENTATION = Augmentation()
 LABELS = Labels()
+LEAST_LAYER_DECAY = 0.5  # under which lower layers hardly learn
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandAugment:
+    """Random operations one after the other (Cubuk et al., 2020), as AugReg states them: layers and magnitude."""
+
+    layers: int = needs(whole, 2, most=16)
+    magnitude: float = 10.0  # of 30
+
+    def __post_init__(self) -> None:
+        validate(self)
+        if not 0 <= self.magnitude <= 30:
+            raise ConfigError(f"magnitude must be from 0 to 30; got {self.magnitude}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augmentation:
+    """Everything that is random about an image in training; the defaults are the paper's: Inception crop and flip."""
+
+    crop: Crop = "inception"
+    crop_area: tuple[float, float] = needs(rising, (0.05, 1.0), most=1.0)  # share of the image that a crop may take
+    aspect: tuple[float, float] = needs(rising, (3 / 4, 4 / 3))
+    resizing: Resizing = "antialias"
+    flip: bool = True
+    randaugment: RandAugment | None = None
+    three_augment: bool = False  # grayscale, solarization or blur, one of them (Touvron et al., 2022)
+    jitter: float = needs(not_negative, 0.0)  # strength of brightness, contrast, saturation
+    random_erasing: float = needs(rate, 0.0)  # probability of a rectangle of noise (Zhong et al., 2020)
+    mixup: float = needs(not_negative, 0.0)  # alpha of the Beta distribution; 0: none
+    cutmix: float = needs(not_negative, 0.0)
+    mix_block: int = needs(whole, 8, least=2)  # samples of the global order among which partners are found
+
+    def __post_init__(self) -> None:
+        validate(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adam:
-    """Adam with decoupled weight decay: each step takes rate x decay of a weight, so decay follows the schedule."""
+    """Adam with decoupled weight decay: each step takes learning_rate x weight_decay of a weight (AdamW)."""
 
-    rate: float = 1e-3
-    betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: float = 1e-8
-    decay: float = 0.0
+    learning_rate: float = needs(positive, 1e-3)
+    betas: tuple[float, float] = needs(several, (0.9, 0.999), what="two numbers", each=rate)
+    epsilon: float = needs(positive, 1e-8)
+    weight_decay: float = needs(not_negative, 0.0)
     decay_on: Decay = "kernels"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rate", positive("rate", self.rate))
-        if not isinstance(self.betas, tuple | list) or len(self.betas) != 2:
+        validate(self)
+        if len(self.betas) != 2:
             raise ConfigError(f"betas must be two numbers; got {self.betas!r}.")
-        object.__setattr__(self, "betas", tuple(rate("betas", beta) for beta in self.betas))
-        object.__setattr__(self, "epsilon", positive("epsilon", self.epsilon))
-        object.__setattr__(self, "decay", not_negative("decay", self.decay))
-        one_of("decay_on", self.decay_on, get_args(Decay))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SGD:
-    """Stochastic gradient descent with momentum: the buffer is momentum x buffer + gradient, the step rate x buffer."""
+    """Stochastic gradient descent with momentum: the buffer is momentum x buffer + gradient."""
 
-    rate: float = 0.003
-    momentum: float = 0.9
+    learning_rate: float = needs(positive, 0.003)
+    momentum: float = needs(rate, 0.9)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rate", positive("rate", self.rate))
-        object.__setattr__(self, "momentum", rate("momentum", self.momentum))
+        validate(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """The learning rate over the steps: a linear warm-up from 0, times a curve from the base rate to `end`."""
+    """The learning rate over the steps: a linear warm-up from 0, times a curve from the base rate to the final one."""
 
     curve: Curve = "cosine"
-    warmup: int = 0  # steps
-    end: float = 0.0  # the rate at the last step, of linear and cosine
-    milestones: tuple[int, ...] = ()  # steps after which a staircase drops
-    drop: float = 0.1
+    warmup_steps: int = needs(whole, 0, least=0)
+    warmup_epochs: float | None = needs(not_negative, None)  # instead of warmup_steps
+    final_learning_rate: float = needs(not_negative, 0.0)  # at the last step, of linear and cosine
+    milestones: tuple[int, ...] = needs(several, (), what="rising steps", each=whole, empty=True)  # of a staircase
+    drop: float = needs(positive, 0.1)
 
     def __post_init__(self) -> None:
-        one_of("curve", self.curve, get_args(Curve))
-        object.__setattr__(self, "warmup", whole("warmup", self.warmup, least=0))
-        object.__setattr__(self, "end", not_negative("end", self.end))
-        if not isinstance(self.milestones, tuple | list) or list(self.milestones) != sorted(set(self.milestones)):
+        validate(self)
+        if list(self.milestones) != sorted(set(self.milestones)):
             raise ConfigError(f"milestones must be rising steps; got {self.milestones!r}.")
-        object.__setattr__(self, "milestones", tuple(whole("milestones", item) for item in self.milestones))
-        object.__setattr__(self, "drop", positive("drop", self.drop))
         if bool(self.milestones) != (self.curve == "staircase"):
             raise ConfigError(f"milestones belong to curve=staircase; got {self.milestones} with {self.curve}.")
+        if self.warmup_epochs is not None and self.warmup_steps:
+            raise ConfigError(
+                f"warm-up is given twice: warmup_steps={self.warmup_steps} and warmup_epochs={self.warmup_epochs:g}. "
+                "Set one of them; warmup_steps=0 leaves it to warmup_epochs."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Average:
-    """A running average of the weights (Polyak): average = decay x average + (1 - decay) x weights, every step."""
+class EMA:
+    """An exponential moving average of the weights (Polyak): ema = decay x ema + (1 - decay) x weights, every step."""
 
-    decay: float = 0.9999
+    decay: float = needs(rate, 0.9999)
     ramp: bool = False  # start at a decay of 0.1 and grow as (1 + step) / (10 + step), for runs of few steps
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "decay", rate("decay", self.decay))
-        truth("ramp", self.ramp)
+        validate(self)
+
+
+def _layer_decay(name: str, value: object) -> float:
+    """Refuse more than 1, and so little that lower layers do not learn."""
+    if (found := positive(name, value)) > 1:
+        raise ConfigError(f"layer_decay must be at most 1; got {found}.")
+    if found < LEAST_LAYER_DECAY:
+        raise ConfigError(
+            f"layer_decay={found:g} makes each block learn at {found:g} of the next one's rate, so that the lower ones "
+            f"stay as they are. Expected {LEAST_LAYER_DECAY:g} to 1 (0.75 is usual). For weight decay, set "
+            f"weight_decay={found:g}."
+        )
+    return found
+
+
+_steps = {"most": MOST_STEPS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,82 +153,58 @@ class Training:
     """Everything that decides a run beside the model it begins with and the data."""
 
     recipe: str = "custom"
-    optimiser: Adam | SGD = SGD()
+    optimizer: Adam | SGD = SGD()
     schedule: Schedule = Schedule()
-    steps: int | None = None  # one of steps and epochs
-    epochs: float | None = None
-    batch: int = 512  # of all ranks together, whatever fits into memory at once
-    micro_batch: int | None = None  # images that go through at once; None: as many as fit
-    image_size: tuple[int, int] | None = None  # None: the model's own
-    clip: float | None = None  # the largest norm of all gradients together
+    steps: int | None = needs(whole, None, **_steps)  # one of steps and epochs
+    epochs: float | None = needs(positive, None)
+    batch_size: int = needs(whole, 512, **_steps)  # of all ranks together, whatever fits into memory at once
+    micro_batch: int | None = needs(whole, None, **_steps)  # images that go through at once; None: as many as fit
+    image_size: tuple[int, int] | None = needs(image_size, None)  # None: the model's own
+    clip_norm: float | None = needs(positive, None)  # the largest norm of all gradients together
     objective: Objective = LABELS
     loss: Loss = "softmax"
-    smoothing: float = 0.0  # share of every target that is spread over all classes
-    average: Average | None = None
-    augmentation: Augmentation = PAPER_AUGMENTATION
-    dropout: float | None = None  # None: the model's own
-    stochastic_depth: float | None = None
-    hidden: bool = False  # a tanh layer before the head, as the paper pre-trains
-    head_bias: float = 0.0
-    layer_decay: float | None = None  # each block's rate is this much of the next one's
-    margin: float | None = None  # radians by which an image must be nearer to its class (ArcFace): 0.5; None: none
-    held_out: float = 0.0  # share of the classes that are kept out of training whole, by their names
-    dev: float = 0.1  # share of the training images to choose by where the data has no val split
-    patience: int | None = None  # evaluations without a better one, after which the run ends and the best is taken
-    evaluate_every: int | None = None  # steps; None: ten times a run
-    save_every: int | None = None
-    probe_every: int | None = None  # None: as often as evaluations
-    log_every: int = 10
-    keep: int = 2  # newest checkpoints that stay, beside the best
-    seed: int = 0
+    label_smoothing: float = needs(rate, 0.0)  # share of every target that is spread over all classes
+    ema: EMA | None = None
+    augmentation: Augmentation = Augmentation()
+    dropout: float | None = needs(rate, None)  # None: the model's own
+    stochastic_depth: float | None = needs(rate, None)
+    pre_logits: bool = False  # a tanh layer before the head, as the paper pre-trains
+    head_bias: float = needs(number, 0.0)
+    layer_decay: float | None = needs(_layer_decay, None)  # each block's learning rate is this much of the next one's
+    margin: float | None = needs(not_negative, None)  # radians by which an image must be nearer to its class (ArcFace)
+    held_out: float = needs(rate, 0.0)  # share of the classes that are kept out of training whole, by their names
+    validation_share: float = needs(rate, 0.1)  # of the training images, where the data has no val split
+    patience: int | None = needs(whole, None, **_steps)  # evaluations without a better one; then the best is taken
+    evaluate_every: int | None = needs(whole, None, **_steps)  # steps; None: ten times a run
+    save_every: int | None = needs(whole, None, **_steps)
+    probe_every: int | None = needs(whole, None, **_steps)  # None: as often as evaluations
+    log_every: int = needs(whole, 10, **_steps)
+    keep: int = needs(whole, 2, **_steps)  # newest checkpoints that stay, beside the best
+    seed: int = needs(whole, 0, least=0)
     precision: Precision = "auto"  # bfloat16 where the device has it in hardware
     compile: Compile = "auto"  # on a GPU
     deterministic: bool = False  # a GPU gives the same bits again, and is slower
     parallel: Parallel = "ddp"
-    augmenting: Augmenting = "auto"  # where images are augmented, with the same result
-    limit: float = 0.01  # share of images that may be unreadable
+    augment_on: AugmentOn = "auto"  # where images are augmented, with the same result
+    bad_image_limit: float = needs(rate, 0.01)  # share of images that may be unreadable
 
     def __post_init__(self) -> None:
-        self._check_parts()
+        validate(self)
         if (self.steps is None) == (self.epochs is None):
             raise ConfigError(f"give steps or epochs, one of them; got steps={self.steps}, epochs={self.epochs}.")
-        chores = ("evaluate_every", "save_every", "probe_every", "log_every")
-        for name in ("steps", "micro_batch", "patience", *chores, "batch", "keep"):
-            if (value := getattr(self, name)) is not None:
-                self._settle(name, whole(name, value, most=MOST_STEPS))
-        for name in ("epochs", "clip", "layer_decay"):
-            if (value := getattr(self, name)) is not None:
-                self._settle(name, positive(name, value))
-        for name in ("dropout", "stochastic_depth"):
-            if (value := getattr(self, name)) is not None:
-                self._settle(name, rate(name, value))
-        for name in ("smoothing", "held_out", "dev", "limit"):
-            self._settle(name, rate(name, getattr(self, name)))
-        if self.image_size is not None:
-            self._settle("image_size", as_size(self.image_size))
-        self._settle("head_bias", number("head_bias", self.head_bias))
-        self._settle("seed", whole("seed", self.seed, least=0))
-        truth("hidden", self.hidden)
-        truth("deterministic", self.deterministic)
-        if self.layer_decay is not None and self.layer_decay > 1:
-            raise ConfigError(f"layer_decay must be at most 1; got {self.layer_decay}.")
-        words = {"loss": Loss, "precision": Precision, "compile": Compile, "parallel": Parallel}
-        for name, choices in (*words.items(), ("augmenting", Augmenting)):
-            one_of(name, getattr(self, name), get_args(choices))
-
         self._check_margin()
         self._check_objective()
 
     def _check_objective(self) -> None:
         if isinstance(self.objective, Labels):
             return
-        changing = [name for name in ("mixup", "cutmix", "erasing") if getattr(self.augmentation, name)]
+        changing = [name for name in ("mixup", "cutmix", "random_erasing") if getattr(self.augmentation, name)]
         if changing:
             cure = " and ".join(f"{name}=0" for name in changing)
             raise ConfigError(
                 f"images are to be predicted as they are, not changed by {' and '.join(changing)}. Set {cure}."
             )
-        usual = {"margin": None, "held_out": 0.0, "smoothing": 0.0, "loss": "softmax", "head_bias": 0.0}
+        usual = {"margin": None, "held_out": 0.0, "label_smoothing": 0.0, "loss": "softmax", "head_bias": 0.0}
         if said := [name for name, value in usual.items() if getattr(self, name) != value]:
             cure = " and ".join(f"{name}={'none' if usual[name] is None else usual[name]}" for name in said)
             raise ConfigError(f"{' and '.join(said)} are of classes, and the objective has none. Set {cure}.")
@@ -175,7 +212,6 @@ class Training:
     def _check_margin(self) -> None:
         if self.margin is None:
             return
-        self._settle("margin", not_negative("margin", self.margin))
         if self.margin >= pi:
             raise ConfigError(f"margin is an angle in radians, under {pi:.2f}; got {self.margin}. Take margin=0.5.")
         if self.loss != "softmax":
@@ -183,16 +219,3 @@ class Training:
         if mixing := [name for name in ("mixup", "cutmix") if getattr(self.augmentation, name)]:
             cure = " and ".join(f"{name}=0" for name in mixing)
             raise ConfigError(f"margin needs images of one class each; {' and '.join(mixing)} mix them. Set {cure}.")
-
-    def _check_parts(self) -> None:
-        kinds = {"optimiser": (Adam, SGD), "schedule": (Schedule,), "augmentation": (Augmentation,)}
-        kinds |= {"objective": get_args(Objective)}
-        for name, allowed in (*kinds.items(), ("average", (Average, type(None)))):
-            if not isinstance(getattr(self, name), allowed):
-                wanted = " or ".join(kind.__name__ for kind in allowed)
-                raise ConfigError(f"{name} must be {wanted}; got {getattr(self, name)!r}.")
-        if not isinstance(self.recipe, str):
-            raise ConfigError(f"recipe must be a name; got {self.recipe!r}.")
-
-    def _settle(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vitrail.config.augment import Augmentation, RandAugment
 from vitrail.config.fields import make, suggest
 from vitrail.config.objective import MaskedAutoencoder, MaskedPatches, NextPixels
-from vitrail.config.recipe import SGD, Adam, Average, Curve, Schedule, Training
+from vitrail.config.recipe import EMA, SGD, Adam, Augmentation, Curve, RandAugment, Schedule, Training
 from vitrail.errors import ConfigError
 
 # Table 3: models, data, epochs, base rate, curve, weight decay, dropout.
@@ -92,10 +91,10 @@ def hyperrule(examples: int, side: int = HYPERRULE_SMALL) -> Row:
     )
     training = Training(
         recipe="bit/hyperrule",
-        optimiser=SGD(rate=0.003),
-        schedule=Schedule(curve="staircase", warmup=warmup, milestones=tuple(drops)),
+        optimizer=SGD(learning_rate=0.003),
+        schedule=Schedule(curve="staircase", warmup_steps=warmup, milestones=tuple(drops)),
         steps=end,
-        batch=512,
+        batch_size=512,
         image_size=(128, 128) if side < HYPERRULE_SMALL else (480, 480),
         augmentation=Augmentation(mixup=mixup),
     )
@@ -116,16 +115,16 @@ def fit(training: Training, steps: int) -> tuple[Training, list[str]]:
     """Fit a schedule into the steps that there are, in its own proportions, and say what changed."""
     schedule, said = training.schedule, []
     end = schedule.milestones[-1] if schedule.milestones else 0
-    if 2 * schedule.warmup > steps or end >= steps:
+    if 2 * schedule.warmup_steps > steps or end >= steps:
         # A tenth of the run, as BiT's longer rules end a tenth after their last drop.
-        whole = -(-end * 10 // 9) if end else 10 * schedule.warmup
-        warmup = schedule.warmup * steps // whole
+        whole = -(-end * 10 // 9) if end else 10 * schedule.warmup_steps
+        warmup = schedule.warmup_steps * steps // whole
         drops = tuple(sorted({max(drop * steps // whole, 1) for drop in schedule.milestones}))
-        what, most = f"warm-up of {warmup} steps", max(schedule.warmup, end)
+        what, most = f"warm-up of {warmup} steps", max(schedule.warmup_steps, end)
         if drops:
             what += f" and drops after {', '.join(map(str, drops))}"
         said.append(f"{what}, as {most:,} do not fit into {steps:,}")
-        training = adjust(training, {"schedule.warmup": warmup, "schedule.milestones": drops})
+        training = adjust(training, {"schedule.warmup_steps": warmup, "schedule.milestones": drops})
     return training, said
 
 
@@ -138,14 +137,16 @@ def _pretraining() -> dict[str, Row]:
                 name = base if count == epochs[0] else f"{base}-{count}ep"
                 training = Training(
                     recipe=name,
-                    optimiser=Adam(rate=rate, decay=decay),
-                    schedule=Schedule(curve=curve, warmup=WARMUP_3, end=LINEAR_END if curve == "linear" else 0.0),
+                    optimizer=Adam(learning_rate=rate, weight_decay=decay),
+                    schedule=Schedule(
+                        curve=curve, warmup_steps=WARMUP_3, final_learning_rate=LINEAR_END * (curve == "linear")
+                    ),
                     epochs=count,
-                    batch=BATCH_3,
+                    batch_size=BATCH_3,
                     image_size=(224, 224),
-                    clip=1.0 if data == "i1k" else None,
+                    clip_norm=1.0 if data == "i1k" else None,
                     dropout=dropout,
-                    hidden=not model.startswith("BiT"),
+                    pre_logits=not model.startswith("BiT"),
                 )
                 rows[name] = Row(training=training, source="Table 3")
     return rows
@@ -156,19 +157,19 @@ def _finetuning() -> dict[str, Row]:
     for data, (steps, rates) in TABLE_4.items():
         training = Training(
             recipe=f"finetune/{data}",
-            optimiser=SGD(rate=0.01 if 0.01 in rates else rates[0]),
-            schedule=Schedule(curve="cosine", warmup=WARMUP_4.get(steps, 500)),
+            optimizer=SGD(learning_rate=0.01 if 0.01 in rates else rates[0]),
+            schedule=Schedule(curve="cosine", warmup_steps=WARMUP_4.get(steps, 500)),
             steps=steps,
-            batch=512,
+            batch_size=512,
             image_size=(384, 384),
-            clip=1.0,
+            clip_norm=1.0,
             dropout=0.0,
             stochastic_depth=0.0,
         )
         rows[f"finetune/{data}"] = Row(training=training, source="Table 4", rates=rates)
     for side in (512, 518):  # of ViT-L/16 and of ViT-H/14
         name = f"finetune/imagenet-{side}"
-        changes = {"recipe": name, "average": Average(decay=0.9999), "image_size": (side, side)}
+        changes = {"recipe": name, "ema": EMA(decay=0.9999), "image_size": (side, side)}
         best = adjust(rows["finetune/imagenet"].training, changes)
         rows[name] = Row(training=best, source="Tables 2 and 4", rates=TABLE_4["imagenet"][1])
     return rows
@@ -177,22 +178,22 @@ def _finetuning() -> dict[str, Row]:
 def _augreg() -> dict[str, Row]:
     rows = {}
     for level, (randaugment, mixup) in AUGREG.items():
-        for regularised in (False, True):
-            name = f"augreg/{level}{'-reg' if regularised else ''}"
+        for regularized in (False, True):
+            name = f"augreg/{level}{'-reg' if regularized else ''}"
             part = None if randaugment is None else RandAugment(layers=randaugment[0], magnitude=randaugment[1])
             training = Training(
                 recipe=name,
-                optimiser=Adam(rate=1e-3, decay=0.1),
-                schedule=Schedule(curve="cosine", warmup=WARMUP_3),
+                optimizer=Adam(learning_rate=1e-3, weight_decay=0.1),
+                schedule=Schedule(curve="cosine", warmup_steps=WARMUP_3),
                 epochs=300,
-                batch=BATCH_3,
+                batch_size=BATCH_3,
                 image_size=(224, 224),
-                clip=1.0,
+                clip_norm=1.0,
                 loss="sigmoid",
                 head_bias=-6.9,
                 augmentation=Augmentation(randaugment=part, mixup=mixup),
-                dropout=0.1 if regularised else 0.0,
-                stochastic_depth=0.1 if regularised else 0.0,
+                dropout=0.1 if regularized else 0.0,
+                stochastic_depth=0.1 if regularized else 0.0,
             )
             rows[name] = Row(training=training, source="AugReg (Steiner et al., 2021)")
     return rows
@@ -201,14 +202,14 @@ def _augreg() -> dict[str, Row]:
 # A few thousand images and minutes: little that makes learning slower (LOG.md has the search).
 SMALL = Training(
     recipe="small",
-    optimiser=Adam(rate=7e-4, betas=(0.9, 0.99), decay=0.05),
-    schedule=Schedule(curve="cosine", warmup=100, end=1e-5),
+    optimizer=Adam(learning_rate=7e-4, betas=(0.9, 0.99), weight_decay=0.05),
+    schedule=Schedule(curve="cosine", warmup_steps=100, final_learning_rate=1e-5),
     epochs=100,
-    batch=64,
-    clip=1.0,
-    smoothing=0.1,
-    average=Average(decay=0.999, ramp=True),
-    augmentation=Augmentation(area=(0.8, 1.0), mixup=0.2),
+    batch_size=64,
+    clip_norm=1.0,
+    label_smoothing=0.1,
+    ema=EMA(decay=0.999, ramp=True),
+    augmentation=Augmentation(crop_area=(0.8, 1.0), mixup=0.2),
     stochastic_depth=0.1,
 )
 
@@ -217,8 +218,8 @@ SMALL_MODEL = adjust(
     SMALL,
     {
         "recipe": "finetune/small",
-        "optimiser": Adam(rate=1e-3, betas=(0.9, 0.99), decay=0.05),
-        "augmentation": Augmentation(area=(0.4, 1.0), mixup=0.2),
+        "optimizer": Adam(learning_rate=1e-3, betas=(0.9, 0.99), weight_decay=0.05),
+        "augmentation": Augmentation(crop_area=(0.4, 1.0), mixup=0.2),
         "layer_decay": 0.75,
     },
 )
@@ -226,15 +227,15 @@ SMALL_MODEL = adjust(
 # Small data from scratch, and hours: what a plain ViT needs to go on learning.
 SCRATCH = Training(
     recipe="scratch",
-    optimiser=Adam(rate=1e-3, betas=(0.9, 0.99), decay=0.05),
-    schedule=Schedule(curve="cosine", warmup=100, end=1e-5),
+    optimizer=Adam(learning_rate=1e-3, betas=(0.9, 0.99), weight_decay=0.05),
+    schedule=Schedule(curve="cosine", warmup_steps=100, final_learning_rate=1e-5),
     epochs=100,
-    batch=128,
-    clip=1.0,
-    smoothing=0.1,
-    average=Average(decay=0.999, ramp=True),
+    batch_size=128,
+    clip_norm=1.0,
+    label_smoothing=0.1,
+    ema=EMA(decay=0.999, ramp=True),
     augmentation=Augmentation(
-        area=(0.3, 1.0), randaugment=RandAugment(layers=2, magnitude=9), mixup=0.2, cutmix=1.0, erasing=0.25
+        crop_area=(0.3, 1.0), randaugment=RandAugment(layers=2, magnitude=9), mixup=0.2, cutmix=1.0, random_erasing=0.25
     ),
     stochastic_depth=0.1,
 )
@@ -243,10 +244,10 @@ SCRATCH = Training(
 MASKED = Training(
     recipe="masked-patch",
     objective=MaskedPatches(),
-    optimiser=Adam(rate=2e-4),
-    schedule=Schedule(curve="cosine", warmup=WARMUP_3),
+    optimizer=Adam(learning_rate=2e-4),
+    schedule=Schedule(curve="cosine", warmup_steps=WARMUP_3),
     steps=1_000_000,
-    batch=BATCH_3,
+    batch_size=BATCH_3,
     image_size=(224, 224),
 )
 
@@ -254,24 +255,24 @@ MASKED = Training(
 MAE = Training(
     recipe="mae",
     objective=MaskedAutoencoder(),
-    optimiser=Adam(rate=2.4e-3, betas=(0.9, 0.95), decay=0.05),
-    schedule=Schedule(curve="cosine", warmup=12_500),
+    optimizer=Adam(learning_rate=2.4e-3, betas=(0.9, 0.95), weight_decay=0.05),
+    schedule=Schedule(curve="cosine", warmup_steps=12_500),
     epochs=800,
-    batch=BATCH_3,
+    batch_size=BATCH_3,
     image_size=(224, 224),
-    augmentation=Augmentation(area=(0.2, 1.0)),
+    augmentation=Augmentation(crop_area=(0.2, 1.0)),
 )
 
 # Chen et al. (2020), iGPT-S on ImageNet-1k; an epoch of warm-up.
 NEXT_PIXEL = Training(
     recipe="next-pixel",
     objective=NextPixels(),
-    optimiser=Adam(rate=3e-3, betas=(0.9, 0.95), decay=0.0),
-    schedule=Schedule(curve="cosine", warmup=WARMUP_3),
+    optimizer=Adam(learning_rate=3e-3, betas=(0.9, 0.95), weight_decay=0.0),
+    schedule=Schedule(curve="cosine", warmup_steps=WARMUP_3),
     steps=1_000_000,
-    batch=128,
+    batch_size=128,
     image_size=(32, 32),
-    augmentation=Augmentation(area=(0.3, 1.0)),
+    augmentation=Augmentation(crop_area=(0.3, 1.0)),
 )
 
 RECIPES: dict[str, Row] = {

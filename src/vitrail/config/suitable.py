@@ -16,14 +16,14 @@ def check_suitable(config: ModelConfig, objective: Objective) -> None:
         raise ConfigError(
             "patches and pixels are hidden from a Vision Transformer; a BiT has none. Take another model."
         )
-    if config.representation_width is not None:
+    if config.pre_logits is not None:
         raise ConfigError(
-            "the tanh layer before the head is of labels: nothing would train it. Set model.representation_width=none, "
+            "the tanh layer before the head is of labels: nothing would train it. Set model.pre_logits=none, "
             "or take a checkpoint without it."
         )
     match objective:
         case MaskedPatches():
-            _check_colours(config, objective)
+            _check_colors(config, objective)
             _check_share(config, "corrupted", objective.corrupted, usual=0.5)
         case MaskedAutoencoder():
             _check_alone(config)
@@ -34,7 +34,7 @@ def check_suitable(config: ModelConfig, objective: Objective) -> None:
             assert_never(objective)
 
 
-def _check_colours(config: ViTConfig, objective: MaskedPatches) -> None:
+def _check_colors(config: ViTConfig, objective: MaskedPatches) -> None:
     """Refuse to ask for colours where there are none."""
     if config.channels != 3 and objective.target != "pixels":
         raise ConfigError(f"colours are of images with 3 channels; the model has {config.channels}. Set target=pixels.")

@@ -198,8 +198,8 @@ def _with_deep_alpha(image: Image.Image, data: bytes) -> Image.Image:
     """Make the one transparent colour of a PNG with 16 bits a channel its alpha: the library keeps but the high 8."""
     again = Image.open(io.BytesIO(data), formats=("PNG",))
     again.tile = [tile._replace(args="RGB;16L") for tile in again.tile]  # in the wrong order the low 8 come out
-    colour = np.array(image.info["transparency"])
-    clear = ((np.asarray(image) == colour >> 8) & (np.asarray(again) == colour & 255)).all(axis=2)
+    color = np.array(image.info["transparency"])
+    clear = ((np.asarray(image) == color >> 8) & (np.asarray(again) == color & 255)).all(axis=2)
     made = image.copy()
     made.putalpha(Image.fromarray(np.where(clear, 0, 255).astype(np.uint8)))
     return made
@@ -224,11 +224,11 @@ def _to_array(image: Image.Image, depth: int = 8) -> Pixels:
         behind = Image.new("RGBA", layer.size, (255, 255, 255, 255))
         return np.asarray(Image.alpha_composite(behind, layer).convert("RGB"))
     if mode in ("1", "L"):
-        grey = np.asarray(image if mode == "L" else image.convert("L"))
+        gray = np.asarray(image if mode == "L" else image.convert("L"))
         if clear is not None:
             most = (1 << depth) - 1  # which the library has made 255
-            grey = np.where(grey == (clear & most) * 255 // most, 255, grey).astype(np.uint8)
-        return grey[:, :, None]
+            gray = np.where(gray == (clear & most) * 255 // most, 255, gray).astype(np.uint8)
+        return gray[:, :, None]
     return np.asarray(image if mode == "RGB" else image.convert("RGB"))
 
 
@@ -242,6 +242,6 @@ def with_channels(pixels: Pixels, channels: int) -> Pixels:
     if pixels.shape[2] == channels:
         return pixels
     if channels == 1:
-        grey = pixels.astype(np.uint32) @ np.array([19595, 38470, 7471], dtype=np.uint32)
-        return ((grey + 32768) >> 16).astype(np.uint8)[:, :, None]
+        gray = pixels.astype(np.uint32) @ np.array([19595, 38470, 7471], dtype=np.uint32)
+        return ((gray + 32768) >> 16).astype(np.uint8)[:, :, None]
     return np.repeat(pixels, channels, axis=2)

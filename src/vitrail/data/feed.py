@@ -7,9 +7,8 @@ from collections.abc import Generator, Iterator
 
 import torch
 
-from vitrail.config.augment import Augmentation
 from vitrail.config.card import Preprocessing
-from vitrail.config.recipe import Augmenting
+from vitrail.config.recipe import Augmentation, AugmentOn
 from vitrail.data.loader import Batch, Loader
 from vitrail.data.source import Source
 from vitrail.data.take import EvaluationTake, TrainTake
@@ -61,7 +60,7 @@ class Feed:
     """A loader and what comes after it: on the CPU in its workers; on a GPU there, to which uint8 goes."""
 
     def __init__(
-        self, loader: Loader, after: Finish, device: torch.device | str = "cpu", augmenting: Augmenting = "auto"
+        self, loader: Loader, after: Finish, device: torch.device | str = "cpu", augmenting: AugmentOn = "auto"
     ) -> None:
         self.loader, self.after, self.device = loader, after, torch.device(device)
         many = loader.workers >= MANY_WORKERS and min(loader.shape[1:]) >= LARGE_SIDE
@@ -124,7 +123,7 @@ def train_feed(
     ranks: int = 1,
     limit: float = 0.01,
     device: torch.device | str = "cpu",
-    augmenting: Augmenting = "auto",
+    augmenting: AugmentOn = "auto",
     full: bool = False,
 ) -> Feed:
     """Feed training: shuffled, cropped, augmented, mixed; smaller last steps of an epoch are left out where `full`."""

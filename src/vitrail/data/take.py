@@ -5,8 +5,8 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from vitrail.config.augment import Augmentation
 from vitrail.config.card import Preprocessing
+from vitrail.config.recipe import Augmentation
 from vitrail.data.decode import Box, OpenImage, Pixels, owned, with_channels
 from vitrail.data.transforms import evaluation_image, inception_box, resize
 from vitrail.data.transforms.crop import SLOTS
@@ -29,7 +29,7 @@ class TrainTake:
             return evaluation_image(whole, self.size, self._still, None if how == "antialias" else how, self.channels)
         height, width = (image.height, image.width) if isinstance(image, OpenImage) else image.shape[:2]
         u = draws(np.array([sample]), SLOTS, self.seed, epoch, Purpose.CROP)[0]
-        box = inception_box(height, width, u, self.augmentation.area, self.augmentation.aspect)
+        box = inception_box(height, width, u, self.augmentation.crop_area, self.augmentation.aspect)
         least = self.size if how == "antialias" else (0, 0)  # the authors' ways read every pixel
         part = image.pixels(box, least, self.channels) if isinstance(image, OpenImage) else cut(image, box)
         return resize(to_tensor(part, self.channels), self.size, how)

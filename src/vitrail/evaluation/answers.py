@@ -60,14 +60,14 @@ class Score:
     five: NDArray[np.bool_] | None  # None where there are five classes or fewer
 
 
-def answers(model: Model, source: Source, how: Pass, *, labelled: bool = True) -> Answers:
+def answers(model: Model, source: Source, how: Pass, *, labeled: bool = True) -> Answers:
     """Ask a model; `labelled` says that the data's labels are the model's classes, else no class is the true one."""
     check_classifier(model)
     count = model.config.classes
     assert count is not None
-    if labelled and len(source.class_names) != count:
+    if labeled and len(source.class_names) != count:
         raise DataError(f"the model has {count} classes, the data {len(source.class_names)}.")
-    kind, read = ("answers", read_answers) if labelled else ("answers-alone", _read_alone)
+    kind, read = ("answers", read_answers) if labeled else ("answers-alone", _read_alone)
     rows = rows_of(model, source, kind, read, how)
     return Answers(
         samples=rows.samples,

@@ -150,7 +150,7 @@ def results_of(table: Table, model: str, data: str, settings: Settings) -> list[
     rows = []
     for cell in table.cells:
         base = {"shots": "all" if cell.shots is None else cell.shots}
-        extra = {"ridge": {}, "knn": {"neighbours": settings.neighbours}, "logistic": {"l2": settings.logistic_l2}}
+        extra = {"ridge": {}, "knn": {"neighbours": settings.neighbors}, "logistic": {"l2": settings.logistic_l2}}
         every = [({"probe": "ridge", "l2": l2}, values) for l2, values in cell.sweep.items()]
         every += [({"probe": name, **extra[name]}, cell.accuracy[name]) for name in cell.accuracy if name != "ridge"]
         for setting, values in every:

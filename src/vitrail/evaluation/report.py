@@ -27,7 +27,7 @@ class Subject:
     found: Answers
     source: Source
     class_names: Sequence[str] | None  # the model's
-    labelled: bool  # whether the data's labels are the model's classes
+    labeled: bool  # whether the data's labels are the model's classes
     given: Given | None = None
 
     @property
@@ -60,7 +60,7 @@ def report(subject: Subject, *, worst: int = 10, other: Subject | None = None) -
     document: dict[str, Any] = {**headline(scored), "labels": None if subject.given is None else subject.given.kind}
     if subject.given is not None:
         document["file"] = subject.given.file
-        if subject.labelled:
+        if subject.labeled:
             document["by_the_datas_labels"] = headline(score(found))
     known = scored.counted & np.isfinite(found.losses)
     if known.any():
@@ -76,7 +76,7 @@ def report(subject: Subject, *, worst: int = 10, other: Subject | None = None) -
         "classes": _by_class(subject, scored),
         "worst": _worst(subject, scored, worst),
     }
-    if subject.labelled and subject.given is None:
+    if subject.labeled and subject.given is None:
         document["confusion"] = _confusion(subject)
     if other is not None:
         document["against"] = _against(subject, other)
@@ -143,7 +143,7 @@ def _by_class(subject: Subject, scored: Score) -> list[dict[str, Any]]:
         else {"name": name, "images": 0, "accuracy": None}
         for number, name in enumerate(names)
     ]
-    if not subject.labelled or subject.given is not None:
+    if not subject.labeled or subject.given is not None:
         return lines
     counts = class_counts(used, found.answer, len(names))
     most = {label: (answer, count) for label, answer, count in reversed(_mistakes(found))}

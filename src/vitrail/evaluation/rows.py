@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from vitrail import __version__
-from vitrail.config import encode, to_document
+from vitrail.config import encode
 from vitrail.data.source import Source, check_limit
 from vitrail.data.sources.memory import fingerprint_of
 from vitrail.data.splits import Subset, content_hashes
@@ -57,7 +57,7 @@ def rows_of(
 
 def digest_of(model: Model) -> str:
     """Give a digest of everything about a model that decides its rows: weights, configuration, preprocessing."""
-    said = json.dumps([encode(model.config), to_document(model.card.preprocessing)], sort_keys=True)
+    said = json.dumps([encode(model.config), encode(model.card.preprocessing)], sort_keys=True)
     tensors = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     bits = [tensor.flatten().contiguous().view(torch.uint8).numpy() for tensor in tensors.values()]
     return fingerprint_of(said, "\0".join(tensors), *bits)

@@ -14,14 +14,14 @@ from torch import Tensor
 from vitrail.config.check import not_negative, one_of, positive, whole
 from vitrail.data.sources.memory import checked_labels
 from vitrail.errors import ConfigError
-from vitrail.ops.probes import fit_logistic, in_parts, neighbour_votes
+from vitrail.ops.probes import fit_logistic, in_parts, neighbor_votes
 from vitrail.ops.ridge import solve
 
 Features = NDArray[Any] | Tensor | Sequence[Sequence[float]]
 Labels = NDArray[Any] | Tensor | Sequence[int]
 PAPER_L2 = 1024.0
 SWEEP = tuple(2.0**power for power in range(-4, 21, 2))  # of l2
-NEIGHBOURS, TEMPERATURE = 20, 0.07  # as Wu et al. and their followers vote
+NEIGHBORS, TEMPERATURE = 20, 0.07  # as Wu et al. and their followers vote
 LOGISTIC_L2 = 1e-3
 PROBES = ("ridge", "knn", "logistic")
 
@@ -34,7 +34,7 @@ class Settings:
     seeds: tuple[int, ...] = (0, 1, 2)
     l2: float = PAPER_L2
     probes: tuple[str, ...] = PROBES
-    neighbours: int = NEIGHBOURS
+    neighbors: int = NEIGHBORS
     logistic_l2: float = LOGISTIC_L2
 
     def __post_init__(self) -> None:
@@ -48,7 +48,7 @@ class Settings:
             whole("seeds", seed, least=0)
         for probe in self.probes:
             one_of("probes", probe, PROBES)
-        whole("neighbours", self.neighbours)
+        whole("neighbours", self.neighbors)
         not_negative("l2", self.l2)
         positive("logistic_l2", self.logistic_l2)
 
@@ -113,11 +113,11 @@ def measure_probes(
         accuracy["ridge"] = sweep[settings.l2]
     if "knn" in settings.probes:
         vote = partial(
-            neighbour_votes,
+            neighbor_votes,
             features,
             labels,
             classes=classes,
-            neighbours=settings.neighbours,
+            neighbors=settings.neighbors,
             temperature=TEMPERATURE,
         )
         accuracy["knn"] = _accuracy(vote, others, answers, classes)

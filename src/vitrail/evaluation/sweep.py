@@ -10,7 +10,7 @@ import torch
 
 from vitrail.checkpoint.place import BEGUN, SAVED
 from vitrail.config.check import whole
-from vitrail.config.codec import encode_training
+from vitrail.config.codec import encode
 from vitrail.config.recipe import Training
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.evaluation.accuracy import measure_accuracy
@@ -22,7 +22,7 @@ from vitrail.train.run import run
 from vitrail.train.task import Task
 
 Made = TypeVar("Made")
-SAID = ("recipe", "steps", "epochs", "batch", "image_size")  # of the training, beside a result
+SAID = ("recipe", "steps", "epochs", "batch_size", "image_size")  # of the training, beside a result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,5 +86,5 @@ def check_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
 
 def setting_of(training: Training, **more: Any) -> dict[str, Any]:  # noqa: ANN401
     """Give what a result says of the training."""
-    document = encode_training(training)
+    document = encode(training)
     return {name: document[name] for name in SAID if document[name] is not None} | more

@@ -44,7 +44,7 @@ class Plan:
                 "to test on into a split test, beside train."
             )
         check_classes(splits)
-        if len(rates) > 1 and self.task.training.dev <= 0 and not splits.keys() & {"val", "dev"}:
+        if len(rates) > 1 and self.task.training.validation_share <= 0 and not splits.keys() & {"val", "dev"}:
             raise ConfigError(
                 f"{len(rates)} rates need images to choose by: a val split, or --set dev=0.1; got dev=0 and no val. "
                 "Or give one rate: --rates 0.01."
@@ -122,7 +122,7 @@ def last_runs(plan: Plan, rate: float, tell: Tell) -> tuple[Score, ...]:
     task, runs = plan.task, []
     splits = {"train": all_training(task.splits), "test": task.splits["test"]}
     for seed in plan.seeds:
-        training = adjust(task.training, {"optimiser.rate": rate, "dev": 0.0, "seed": seed})
+        training = adjust(task.training, {"learning_rate": rate, "validation_share": 0.0, "seed": seed})
         out = task.out / "final" / f"seed-{seed}"
         tell({"kind": "note", "text": f"seed {seed}, rate {rate:g}, all {len(splits['train']):,} images: {out}"})
         runs.append(carry_out(replace(task, splits=splits, training=training, out=out), tell))
@@ -139,7 +139,7 @@ def try_rates(plan: Plan, group: Group, tell: Tell) -> tuple[tuple[Tried, ...], 
     for rate in plan.rates:
         out = task.out / "grid" / f"rate-{rate}"
         tell({"kind": "note", "text": f"rate {rate:g}, {len(splits['train']):,} images: {out}"})
-        training = adjust(task.training, {"optimiser.rate": rate})
+        training = adjust(task.training, {"learning_rate": rate})
         try:
             accuracy = carry_out(replace(task, splits=splits, training=training, out=out), tell).accuracy
         except DivergedError as error:
@@ -151,12 +151,12 @@ def try_rates(plan: Plan, group: Group, tell: Tell) -> tuple[tuple[Tried, ...], 
 
 def kept_apart(task: Task, kept: Path, tell: Tell) -> dict[str, Source]:
     """Give the images to try rates on and those to choose by: the val split, or a part cut off once for all rates."""
-    cut = cut_dev(task.splits, task.training.dev, kept, progress=reading(tell))
+    cut = cut_dev(task.splits, task.training.validation_share, kept, progress=reading(tell))
     parts = choose_parts(task.splits, cut)
     if parts.val is None:
         raise DataError(
-            f"{task.training.dev:.0%} of {len(parts.train):,} training images is none to choose by. Keep more back "
-            "(--set dev=0.2), or give one rate (--rates 0.01)."
+            f"{task.training.validation_share:.0%} of {len(parts.train):,} training images is none to choose by. "
+            "Keep more back (validation_share=0.2), or give one learning rate."
         )
     return {"train": parts.train, "val": parts.val}
 

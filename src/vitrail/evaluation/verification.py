@@ -29,7 +29,7 @@ from vitrail.ops.verification import (
     identification_ranks,
     impostor_pairs,
     leave_one_out,
-    normalise,
+    normalize,
     roc,
     tar_at,
 )
@@ -133,7 +133,7 @@ def verify(
 ) -> Verification:
     """Measure verification on all pairs, and identification; `names` are those of the images."""
     _check(embeddings, labels, gallery, far)
-    rows = normalise(embeddings)
+    rows = normalize(embeddings)
     unlike, alike = Hardest(SHOWN, -1), Hardest(SHOWN, 1)
     genuine = np.concatenate([block.scores for block in unlike.watch(genuine_pairs(rows, labels))])
     if not len(genuine):

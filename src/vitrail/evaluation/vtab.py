@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vitrail.config import suggest
-from vitrail.config.codec import encode_training
+from vitrail.config.codec import encode
 from vitrail.config.recipe import Training
 from vitrail.config.recipes import adjust, recipe
 from vitrail.data.joined import Joined
@@ -59,7 +59,10 @@ GROUPS = tuple(dict.fromkeys(task.group for task in TASKS))
 LAYOUT = "train/CLASS/*.jpg and test/CLASS/*.jpg, or train.parquet and test.parquet"
 NAMES = {"train800": "train", "val200": "val", "dev": "val"}  # as VTAB calls its parts
 # What may differ from the recipe and still be the paper's setting: it does not change what is learned.
-FREE = ("seed", "dev", "precision", "compile", "deterministic", "parallel", "augmenting", "limit", "micro_batch")
+FREE = (
+    *("seed", "validation_share", "precision", "compile", "deterministic", "parallel", "augment_on"),
+    *("bad_image_limit", "micro_batch"),
+)
 FREE += ("evaluate_every", "save_every", "probe_every", "log_every", "keep")
 
 
@@ -125,7 +128,7 @@ def _checked(opened: Mapping[str, Source], *, select: bool) -> Mapping[str, Sour
 
 def departures(training: Training) -> list[str]:
     """Say where the training is not the paper's."""
-    ours, papers = (_flat(encode_training(each)) for each in (training, recipe(RECIPE).training))
+    ours, papers = (_flat(encode(each)) for each in (training, recipe(RECIPE).training))
     differing = [name for name in {**papers, **ours} if name not in FREE and ours.get(name) != papers.get(name)]
     return [f"{name} {_words(ours.get(name))} instead of {_words(papers.get(name))}" for name in differing]
 
@@ -161,7 +164,7 @@ def measure_task(plan: Plan, task: VtabTask, group: Group, tell: Tell) -> Measur
     for seed in plan.seeds:
         out = folder / f"{'select' if plan.select else 'seed'}-{seed}"
         tell({"kind": "note", "text": f"{task.title} ({number}), seed {seed}: {out}"})
-        training = adjust(plan.task.training, {"dev": 0.0, "seed": seed})
+        training = adjust(plan.task.training, {"validation_share": 0.0, "seed": seed})
         one = replace(plan.task, data=f"{plan.task.data}/{task.key}", splits=used, training=training, out=out)
         scores.append(carry_out(one, tell))
     return Measured(task=task, scores=tuple(scores), trained_on=len(used["train"]))

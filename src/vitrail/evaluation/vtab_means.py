@@ -44,7 +44,7 @@ def means(measured: Sequence[Measured]) -> list[Mean]:
 def vtab_document(plan: Plan, measured: Sequence[Measured]) -> dict[str, Any]:
     """Give the document of the command; means are results only where all their tasks ran."""
     common: dict[str, Any] = {"task": "vtab", "model": plan.task.model, "seeds": plan.seeds}
-    more = {"rate": plan.task.training.optimiser.rate, "measured_on": "val" if plan.select else "test"}
+    more = {"rate": plan.task.training.optimizer.learning_rate, "measured_on": "val" if plan.select else "test"}
     setting = setting_of(plan.task.training, **more)
     rows = []
     for one in measured:

@@ -13,7 +13,7 @@ Theme = Literal["light", "dark"]
 PAPER = {"light": "#fbfaf7", "dark": "#14151a"}
 INK = {"light": "#22252b", "dark": "#e7e9ee"}
 FAINT = {"light": "#9aa0aa", "dark": "#6b7280"}
-COLOURS = {  # of a window: blue, red, amber, green, violet
+COLORS = {  # of a window: blue, red, amber, green, violet
     "light": ("#2456a6", "#b3344a", "#b07a12", "#2f7d5b", "#6d4aa3"),
     "dark": ("#7fb0ff", "#ff8fa0", "#f2bf5e", "#7fd1ab", "#c3a5f5"),
 }

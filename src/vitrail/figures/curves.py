@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.figures.canvas import COLOURS, FAINT, INK, PAPER, Theme, as_text, dress, new_sheet, to_png
+from vitrail.figures.canvas import COLORS, FAINT, INK, PAPER, Theme, as_text, dress, new_sheet, to_png
 
 Numbers = NDArray[np.floating]
 WIDEST = 9.0  # inches
@@ -29,8 +29,8 @@ def draw_distances(models: Sequence[tuple[str, Numbers]], theme: Theme = "light"
         axes = sheet.add_subplot(1, len(models), place + 1)
         layers, heads = values.shape
         for head in range(heads):
-            colour = COLOURS[theme][head % len(COLOURS[theme])]
-            axes.scatter(np.arange(1, layers + 1), values[:, head], s=16, color=colour, alpha=0.8, linewidths=0)
+            color = COLORS[theme][head % len(COLORS[theme])]
+            axes.scatter(np.arange(1, layers + 1), values[:, head], s=16, color=color, alpha=0.8, linewidths=0)
         axes.plot(np.arange(1, layers + 1), values.mean(axis=1), color=FAINT[theme], linewidth=1, zorder=0)
         dress(axes, theme, title=name)
         axes.set_xlim(0.5, layers + 0.5)
@@ -57,10 +57,8 @@ def draw_curves(
         for mark in marks:
             axes.axvline(mark, color=FAINT[theme], linewidth=0.6, linestyle=":", zorder=0)
         for number, curve in enumerate(curves):
-            colour = COLOURS[theme][number % len(COLOURS[theme])]
-            axes.plot(
-                curve.x, curve.y, color=colour, linewidth=1.6, marker="o", markersize=3, label=as_text(curve.name)
-            )
+            color = COLORS[theme][number % len(COLORS[theme])]
+            axes.plot(curve.x, curve.y, color=color, linewidth=1.6, marker="o", markersize=3, label=as_text(curve.name))
         dress(axes, theme, title=title)
         axes.set_ylim(min(lowest, 0.0) - 0.02, 1.03)
         axes.set_xlabel(x_label)

@@ -25,8 +25,8 @@ def draw_filters(filters: Numbers, shares: Numbers, theme: Theme = "light") -> b
         axes = sheet.add_subplot(rows, cols, place + 1)
         low, high = filters[place].min(), filters[place].max()
         scaled = (filters[place] - low) / max(high - low, 1e-12)
-        grey = scaled.shape[0] != 3
-        axes.imshow(scaled.mean(axis=0) if grey else scaled.transpose(1, 2, 0), cmap="gray", vmin=0, vmax=1)
+        gray = scaled.shape[0] != 3
+        axes.imshow(scaled.mean(axis=0) if gray else scaled.transpose(1, 2, 0), cmap="gray", vmin=0, vmax=1)
         undress(axes, theme, title=f"{shares[place]:.1%}")
     return to_png(sheet)
 

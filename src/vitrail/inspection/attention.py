@@ -129,8 +129,8 @@ class Pooled:
 class Distances:
     """Adds up how far the patches look (Appendix D.7); the class token is left out, as query and as key."""
 
-    def __init__(self, seen: Seen, *, normalised: bool) -> None:
-        self.seen, self.normalised = seen, normalised
+    def __init__(self, seen: Seen, *, normalized: bool) -> None:
+        self.seen, self.normalized = seen, normalized
         self.places = patch_places(seen.grid, seen.stride).to(seen.device)
         self.sums = torch.zeros(seen.images, seen.layers, seen.heads, device=seen.device)
 
@@ -140,7 +140,7 @@ class Distances:
         start = first + skip - self.seen.leading
         patches = weights[:, :, skip:, self.seen.leading :]
         far = distances_from(self.places[start : start + patches.shape[2]], self.places)
-        self.sums[:, layer] += distance_sums(patches, far, normalised=self.normalised)
+        self.sums[:, layer] += distance_sums(patches, far, normalized=self.normalized)
 
     def mean(self) -> Float[Tensor, "B L h"]:
         """Pixels, the mean over the queries."""
@@ -166,14 +166,14 @@ def pooled_attention(model: nn.Module, images: Float[Tensor, "B C H W"]) -> Floa
 
 
 def attention_distance(
-    model: nn.Module, images: Float[Tensor, "B C H W"], *, normalised: bool = False
+    model: nn.Module, images: Float[Tensor, "B C H W"], *, normalized: bool = False
 ) -> Float[Tensor, "B L h"]:
     """Give how many pixels away the patches attend, by image, layer and head (Fig. 7 right, Fig. 11, Appendix D.7).
 
     The class token is left out, as query and as key, and as in the authors' code the weights of the others stay as they
     are; `normalised` scales them to one.
     """
-    return torch.cat(_each(model, images, lambda seen: Distances(seen, normalised=normalised), Distances.mean))
+    return torch.cat(_each(model, images, lambda seen: Distances(seen, normalized=normalized), Distances.mean))
 
 
 def _each(

@@ -16,7 +16,7 @@ from vitrail.data.transforms.resize import resize
 from vitrail.figures import Curve, Theme
 from vitrail.inspection.bias import stride_of
 from vitrail.inspection.filters import filter_components
-from vitrail.inspection.pictures import with_colour
+from vitrail.inspection.pictures import with_color
 from vitrail.inspection.positions import (
     axis_similarity,
     kind_of_positions,
@@ -75,7 +75,7 @@ def drawings(subject: Seen, other: Seen | None, between: Float[Tensor, "L L2"] |
 
 def _predictions(views: Views, found: Predictions) -> Drawing:
     pictures = [
-        [with_colour(picture).permute(1, 2, 0).numpy() for picture in row]
+        [with_color(picture).permute(1, 2, 0).numpy() for picture in row]
         for row in zip(views.pixels[:SHOWN], found.read[:SHOWN], found.made[:SHOWN], strict=True)
     ]
     right = "" if found.right is None else f" {float(found.right.mean()):.0%} of them are right."
@@ -163,7 +163,7 @@ def _attention(subject: Seen, other: Seen | None) -> Iterator[Drawing]:
             "distance-normalised",
             "The same, of what goes to patches",
             "scaled to one",
-            lambda each: each.normalised_distance,
+            lambda each: each.normalized_distance,
         ),
     ):
         if looked:
@@ -179,7 +179,7 @@ def _attention(subject: Seen, other: Seen | None) -> Iterator[Drawing]:
     if found is None:
         return
     some = slice(0, SHOWN)
-    pictures = [picture.permute(1, 2, 0).numpy() for picture in with_colour(views.pixels[some])]
+    pictures = [picture.permute(1, 2, 0).numpy() for picture in with_color(views.pixels[some])]
     lit = enlarge(found.rollout[some], views.pixels.shape[2:], stride_of(subject.model))
     names = [short(name) for name in views.names[some]]
     yield Drawing(

@@ -10,7 +10,7 @@ from vitrail.inspection.looking import at_rest, plain
 from vitrail.models import BiT, ViT
 from vitrail.models.resnet import SameConv
 from vitrail.models.tokens import PatchEmbedding
-from vitrail.ops import standardise_by_variance, unpatchify
+from vitrail.ops import standardize_by_variance, unpatchify
 from vitrail.ops.components import principal_components
 
 SHOWN = 28  # as in Fig. 7
@@ -28,14 +28,14 @@ def filters_of(model: nn.Module) -> Float[Tensor, "D C p p"]:
     inside = plain(model)
     with at_rest(inside):
         if isinstance(inside, BiT):
-            return standardise_by_variance(inside.root.weight, inside.root.epsilon).float()
+            return standardize_by_variance(inside.root.weight, inside.root.epsilon).float()
         assert isinstance(inside, ViT)
         if isinstance(inside.embedding, PatchEmbedding):
             flat = inside.embedding.projection.weight[:, None].float()  # D 1 PPC
             return unpatchify(flat, inside.embedding.patch, (1, 1))
         root = inside.embedding.resnet.root
         assert isinstance(root, SameConv)
-        return root.standardise(root.weight, root.epsilon).float()
+        return root.standardize(root.weight, root.epsilon).float()
 
 
 def filter_components(model: nn.Module, count: int = SHOWN) -> Components:

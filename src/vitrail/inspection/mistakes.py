@@ -16,10 +16,10 @@ AT_ONCE = 32
 def surest_mistakes(model: Model, source: Source, numbers: Sequence[int]) -> list[int]:
     """Give the numbers of images with labels whose first answer is wrong, the surest first."""
     found: list[tuple[float, int]] = []
-    labelled = [number for number in numbers if source.labels[number] >= 0]
-    for start in range(0, len(labelled), AT_ONCE):
+    labeled = [number for number in numbers if source.labels[number] >= 0]
+    for start in range(0, len(labeled), AT_ONCE):
         try:
-            views, kept, _ = views_of(model, source, labelled[start : start + AT_ONCE])
+            views, kept, _ = views_of(model, source, labeled[start : start + AT_ONCE])
         except DataError:  # none of these can be decoded; others may
             continue
         with at_rest(model):

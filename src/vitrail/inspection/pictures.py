@@ -44,7 +44,7 @@ def small_enough(picture: UInt8[Tensor, "C H W"], side: int) -> UInt8[Tensor, "C
     return resize(picture, (height, width), "antialias")
 
 
-def with_colour(pixels: UInt8[Tensor, "*B C H W"]) -> UInt8[Tensor, "*B 3 H W"]:
+def with_color(pixels: UInt8[Tensor, "*B C H W"]) -> UInt8[Tensor, "*B 3 H W"]:
     """Give grey images three channels."""
     return pixels.expand(*pixels.shape[:-3], 3, -1, -1) if pixels.shape[-3] == 1 else pixels
 
@@ -55,6 +55,6 @@ def url_of(data: bytes, kind: str) -> str:
 
 
 def _encoded(picture: UInt8[Tensor, "C H W"], *, lossless: bool) -> Picture:
-    shown = with_colour(picture).permute(1, 2, 0).contiguous().numpy()
+    shown = with_color(picture).permute(1, 2, 0).contiguous().numpy()
     data = encode(shown, "PNG") if lossless else encode(shown, "JPEG", QUALITY)
     return Picture(url_of(data, "png" if lossless else "jpeg"), shown.shape[0], shown.shape[1], len(data))

@@ -20,14 +20,14 @@ from vitrail.models import Model, ViT
 from vitrail.models.names import OWN
 from vitrail.models.pixels import NextPixelModel
 from vitrail.ops import patchify, unpatchify
-from vitrail.ops.colours import COLOURS, SMALL, class_colours
+from vitrail.ops.colors import COLORS, SMALL, class_colors
 from vitrail.ops.masking import MASK, OTHER, put, take
 from vitrail.train.mae import MaskedAutoencoding, scale_of
 from vitrail.train.masked import MaskedPatchPrediction, cover
 from vitrail.train.pixels import NextPixelPrediction
 from vitrail.train.prepare import build_objective
 
-GREY = 128  # the level of what is hidden
+GRAY = 128  # the level of what is hidden
 
 Predicting = MaskedPatchPrediction | MaskedAutoencoding | NextPixelPrediction
 
@@ -87,7 +87,7 @@ def predict(objective: Predicting, images: Float[Tensor, "B C H W"]) -> Predicti
                 shown, words = _corrupted(objective, outputs, inputs), CORRUPTED[objective.objective.target]
             case MaskedAutoencoding():
                 shown = _hidden(objective, outputs, inputs)
-                words = SCALED if objective.objective.normalised else HIDDEN
+                words = SCALED if objective.objective.normalized else HIDDEN
             case NextPixelPrediction():
                 shown, words = _pixels(objective, outputs, inputs), PIXELS
         height, width = images.shape[2:]  # a hybrid's patches may go on past the edge
@@ -98,8 +98,8 @@ def predict(objective: Predicting, images: Float[Tensor, "B C H W"]) -> Predicti
 
 
 CORRUPTED: dict[Target, str] = {
-    "mean-colour": "the mean colour that it predicts for each corrupted one",
-    "small-colours": "the 4 x 4 colours that it predicts for each corrupted one",
+    "mean-color": "the mean colour that it predicts for each corrupted one",
+    "small-colors": "the 4 x 4 colours that it predicts for each corrupted one",
     "pixels": "the pixels that it predicts for each corrupted one",
 }
 HIDDEN = "the pixels that it predicts for each hidden one"
@@ -114,21 +114,21 @@ def _corrupted(objective: MaskedPatchPrediction, outputs: Tensor, inputs: tuple[
     flat = patchify(cover(images, grid[0] * side, grid[1] * side), side)  # B N PPC
     which = kinds[:, :, None]
     seen = torch.where(which == OTHER, take(flat, others), take(flat, patches))
-    seen = torch.where(which == MASK, _grey(encoder, images), seen)
+    seen = torch.where(which == MASK, _gray(encoder, images), seen)
     if objective.objective.target == "pixels":
         values = outputs
     else:
-        values = scale(_coloured(outputs, side), encoder.card.preprocessing).permute(0, 2, 3, 1)
+        values = scale(_colored(outputs, side), encoder.card.preprocessing).permute(0, 2, 3, 1)
         values = values.flatten(1).unflatten(0, patches.shape)  # B M PPC
     return Shown(*(unpatchify(put(flat, patches, part), side, grid) for part in (seen, values)))
 
 
-def _coloured(scores: Float[Tensor, "B M K"], side: int) -> UInt8[Tensor, "n 3 P P"]:
+def _colored(scores: Float[Tensor, "B M K"], side: int) -> UInt8[Tensor, "n 3 P P"]:
     """Paint each patch in its likeliest colour, or in its likeliest 4 x 4."""
-    cells = scores.unflatten(2, (scores.shape[2] // COLOURS, COLOURS)).argmax(dim=3).flatten(0, 1)  # n cells
+    cells = scores.unflatten(2, (scores.shape[2] // COLORS, COLORS)).argmax(dim=3).flatten(0, 1)  # n cells
     across = SMALL if cells.shape[1] > 1 else 1
-    colours = class_colours(scores.device)[cells].to(torch.uint8)  # n cells 3
-    return F.interpolate(colours.unflatten(1, (across, across)).permute(0, 3, 1, 2), size=(side, side), mode="nearest")
+    colors = class_colors(scores.device)[cells].to(torch.uint8)  # n cells 3
+    return F.interpolate(colors.unflatten(1, (across, across)).permute(0, 3, 1, 2), size=(side, side), mode="nearest")
 
 
 def _hidden(objective: MaskedAutoencoding, outputs: Tensor, inputs: tuple[Tensor, ...]) -> Shown:
@@ -136,21 +136,21 @@ def _hidden(objective: MaskedAutoencoding, outputs: Tensor, inputs: tuple[Tensor
     encoder, side = objective.encoder, objective.encoder.config.stem.stride
     flat = patchify(images, side)
     true = take(flat, hidden)
-    mean, deviation = scale_of(true) if objective.objective.normalised else (0, 1)
+    mean, deviation = scale_of(true) if objective.objective.normalized else (0, 1)
     values = outputs * deviation + mean
     grid = encoder.grid_of(images)
-    grey = _grey(encoder, images).expand_as(true)
-    return Shown(*(unpatchify(put(flat, hidden, part), side, grid) for part in (grey, values)))
+    gray = _gray(encoder, images).expand_as(true)
+    return Shown(*(unpatchify(put(flat, hidden, part), side, grid) for part in (gray, values)))
 
 
 def _pixels(objective: NextPixelPrediction, outputs: Tensor, inputs: tuple[Tensor, ...]) -> Shown:
     assert isinstance(objective.module, NextPixelModel)
-    (colours,), palette = inputs, objective.module.palette
-    likeliest: Int64[Tensor, "B H W"] = outputs.argmax(dim=2).view_as(colours)
-    return Shown(*(palette[numbers].permute(0, 3, 1, 2) for numbers in (colours, likeliest)))
+    (colors,), palette = inputs, objective.module.palette
+    likeliest: Int64[Tensor, "B H W"] = outputs.argmax(dim=2).view_as(colors)
+    return Shown(*(palette[numbers].permute(0, 3, 1, 2) for numbers in (colors, likeliest)))
 
 
-def _grey(encoder: ViT, like: Float[Tensor, "B C H W"]) -> Float[Tensor, " PPC"]:
+def _gray(encoder: ViT, like: Float[Tensor, "B C H W"]) -> Float[Tensor, " PPC"]:
     """Give a patch of what is hidden."""
-    level = torch.full((1, like.shape[1], 1, 1), GREY, dtype=torch.uint8, device=like.device)
+    level = torch.full((1, like.shape[1], 1, 1), GRAY, dtype=torch.uint8, device=like.device)
     return scale(level, encoder.card.preprocessing).flatten().repeat(encoder.config.stem.stride**2)

@@ -225,7 +225,7 @@ def _numbers(subject: Seen) -> dict[str, Any]:
         said["predictions"] |= {} if guessed.right is None else {"right": numbers(guessed.right)}
     if found.attention is not None:
         said["attention_distance"] = numbers(found.attention.distance.mean(dim=0))
-        said["attention_distance_normalised"] = numbers(found.attention.normalised_distance.mean(dim=0))
+        said["attention_distance_normalised"] = numbers(found.attention.normalized_distance.mean(dim=0))
     if found.moved is not None:
         said["shifts"] = {"pixels": list(found.shifts)} | {
             name: numbers(torch.as_tensor(values)) for name, values in found.moved._asdict().items()

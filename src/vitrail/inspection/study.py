@@ -43,7 +43,7 @@ class Attention:
     rollout: Float[Tensor, "B rows cols"]
     pooled: Float[Tensor, "B L h rows cols"]
     distance: Float[Tensor, "B L h"]
-    normalised_distance: Float[Tensor, "B L h"]
+    normalized_distance: Float[Tensor, "B L h"]
     maps: list[Maps] = field(default_factory=list)
     plan: Plan
 
@@ -130,7 +130,7 @@ def look(
         some = fitting(model, images[done : done + more])
         seen = what_is_seen(model, some)
         roll, pool, queries = Rollout(seen), Pooled(seen), QueryMaps(seen, plan.cell, all_heads=done < plan.all_heads)
-        raw, scaled = Distances(seen, normalised=False), Distances(seen, normalised=True)
+        raw, scaled = Distances(seen, normalized=False), Distances(seen, normalized=True)
         watching = (roll, pool, raw, scaled, queries) if maps else (roll, pool, raw, scaled)
         tokens = observe(model, some, watching, features)
         rolled.append(roll.maps().cpu())
@@ -145,7 +145,7 @@ def look(
         rollout=torch.cat(rolled),
         pooled=torch.cat(pooled),
         distance=torch.cat(near),
-        normalised_distance=torch.cat(far),
+        normalized_distance=torch.cat(far),
         maps=kept,
         plan=plan,
     )

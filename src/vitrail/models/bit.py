@@ -13,7 +13,7 @@ from vitrail.models.base import Model, build_head
 from vitrail.models.inputs import check_images, pick_layers
 from vitrail.models.recompute import run
 from vitrail.models.resnet import Stages, plan_stages
-from vitrail.ops import standardise_by_variance
+from vitrail.ops import standardize_by_variance
 
 
 class PaddedConv(nn.Conv2d):
@@ -25,7 +25,7 @@ class PaddedConv(nn.Conv2d):
 
     def forward(self, input: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C2 H2 W2"]:
         """Standardise the filters, then convolve."""
-        filters = standardise_by_variance(self.weight, self.epsilon)
+        filters = standardize_by_variance(self.weight, self.epsilon)
         return F.conv2d(input, filters, stride=self.stride, padding=self.padding)
 
 

@@ -9,7 +9,7 @@ from vitrail.config import BiTConfig, ModelConfig, ViTConfig, as_size, parse, wh
 from vitrail.errors import ConfigError
 from vitrail.models.base import Model
 from vitrail.models.bit import BiT
-from vitrail.models.initialise import initialise
+from vitrail.models.initialize import initialize
 from vitrail.models.vit import ViT
 
 
@@ -35,7 +35,7 @@ def build(config: ModelConfig, *, seed: int, device: torch.device | str | None =
         return model
     model.to_empty(device=place)
     scale = config.layer_scale if isinstance(config, ViTConfig) else None
-    initialise(model, seed=seed, head_bias=config.head_bias, layer_scale=scale)
+    initialize(model, seed=seed, head_bias=config.head_bias, layer_scale=scale)
     return model
 
 

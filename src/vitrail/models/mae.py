@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from vitrail.config import Grid, Sinusoidal2DPositions, ViTConfig
 from vitrail.config.objective import STEP, MaskedAutoencoder
 from vitrail.models.encoder import Block, Blocks
-from vitrail.models.initialise import draw
+from vitrail.models.initialize import draw
 from vitrail.models.names import OWN
 from vitrail.models.positions import TokenPositions, build_positions
 from vitrail.models.recompute import run

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from vitrail.config import ViTConfig
 from vitrail.config.objective import MaskedPatches
-from vitrail.models.initialise import draw
+from vitrail.models.initialize import draw
 from vitrail.models.vit import ViT
-from vitrail.ops.colours import COLOURS, SMALL
+from vitrail.ops.colors import COLORS, SMALL
 from vitrail.ops.masking import corrupt, take
 
 
@@ -43,10 +43,10 @@ class MaskedPatchModel(nn.Module):
 def outputs_of(config: ViTConfig, objective: MaskedPatches) -> int:
     """Count what is predicted of a patch: scores of colours, or values."""
     match objective.target:
-        case "mean-colour":
-            return COLOURS
-        case "small-colours":
-            return SMALL * SMALL * COLOURS
+        case "mean-color":
+            return COLORS
+        case "small-colors":
+            return SMALL * SMALL * COLORS
         case "pixels":
             return config.stem.stride**2 * config.channels
         case _:

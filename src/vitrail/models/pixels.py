@@ -19,10 +19,10 @@ class NextPixelModel(nn.Module):
         for parameter in self.predictor.parameters():
             nn.init.zeros_(parameter)
 
-    def forward(self, colours: Int64[Tensor, "B H W"]) -> Float[Tensor, "B N K"]:
+    def forward(self, colors: Int64[Tensor, "B H W"]) -> Float[Tensor, "B N K"]:
         """Score every colour of the palette for each pixel, row by row, given those before it."""
         encoder = self.encoder
-        images = self.palette[colours].permute(0, 3, 1, 2)  # B C H W
+        images = self.palette[colors].permute(0, 3, 1, 2)  # B C H W
         tokens = encoder.tokens(images)  # B N D
         later = self.predictor(tokens[:, :-1])  # B N-1 K
         return torch.cat([self.first.to(later.dtype).expand(len(later), 1, -1), later], dim=1)

@@ -7,11 +7,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.config import (
+    AppliedAt,
     Grid,
     Learned2DPositions,
     LearnedPositions,
     NoPositions,
-    Place,
     RelativePositions,
     Resampling,
     Sinusoidal2DPositions,
@@ -24,7 +24,7 @@ from vitrail.ops import resample_axis, resample_positions, sinusoidal_2d_table, 
 class TokenPositions(nn.Module):
     """What every kind has in common: the layers that it acts at, and no effect unless a kind has one."""
 
-    def __init__(self, config: ViTConfig, at: Place) -> None:
+    def __init__(self, config: ViTConfig, at: AppliedAt) -> None:
         super().__init__()
         self.at, self.grid, self.leading, self.width = at, config.grid, config.class_tokens, config.width
         self.tables = config.layers if at == "layers" else 1
@@ -60,7 +60,7 @@ class AddedPositions(TokenPositions):
 class Learned(AddedPositions):
     """One learned vector a token (1-D); resampled for another grid (Section 3.2), itself left alone."""
 
-    def __init__(self, config: ViTConfig, at: Place, resampling: Resampling) -> None:
+    def __init__(self, config: ViTConfig, at: AppliedAt, resampling: Resampling) -> None:
         super().__init__(config, at)
         self.resampling: Resampling = resampling
         self.table = nn.ParameterList(torch.empty(config.tokens, config.width) for _ in range(self.tables))
@@ -73,7 +73,7 @@ class Learned(AddedPositions):
 class Learned2D(AddedPositions):
     """A learned D/2 for the row and one for the column, concatenated; a class token has a vector of its own."""
 
-    def __init__(self, config: ViTConfig, at: Place) -> None:
+    def __init__(self, config: ViTConfig, at: AppliedAt) -> None:
         super().__init__(config, at)
         rows, cols = config.grid
         self.rows = nn.ParameterList(torch.empty(rows, config.width // 2) for _ in range(self.tables))
@@ -109,7 +109,7 @@ class Sinusoidal2D(AddedPositions):
 class Relative(TokenPositions):
     """A learned key for every offset of two tokens in the sequence (1-D), in the width of all heads."""
 
-    def __init__(self, config: ViTConfig, at: Place) -> None:
+    def __init__(self, config: ViTConfig, at: AppliedAt) -> None:
         super().__init__(config, at)
         count = 2 * config.tokens - 1
         self.offsets = nn.ParameterList(torch.empty(count, config.width) for _ in range(self.tables))

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from vitrail.config import HybridStem, ViTConfig
 from vitrail.config.model import NORM_GROUPS
 from vitrail.models.recompute import run
-from vitrail.ops import convolve_same, max_pool_same, standardise_by_deviation, standardise_by_variance
+from vitrail.ops import convolve_same, max_pool_same, standardize_by_deviation, standardize_by_variance
 
 
 def plan_stages(units: tuple[int, ...], root: int) -> list[list[tuple[int, int, int]]]:
@@ -34,7 +34,7 @@ class Stages(nn.ModuleList):
         def __getitem__(self, idx: int) -> nn.ModuleList: ...  # pyright: ignore[reportIncompatibleMethodOverride]
 
 
-STANDARDISE = {"deviation": standardise_by_deviation, "variance": standardise_by_variance}
+STANDARDIZE = {"deviation": standardize_by_deviation, "variance": standardize_by_variance}
 
 
 class SameConv(nn.Conv2d):
@@ -42,12 +42,12 @@ class SameConv(nn.Conv2d):
 
     def __init__(self, inward: int, outward: int, kernel: int, stride: int, stem: HybridStem) -> None:
         super().__init__(inward, outward, kernel, stride=stride, bias=False)
-        self.standardise = STANDARDISE[stem.filter_rule]
+        self.standardize = STANDARDIZE[stem.filter_rule]
         self.epsilon = stem.filter_epsilon
 
     def forward(self, input: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C2 H2 W2"]:
         """Standardise the filters, then convolve."""
-        return convolve_same(input, self.standardise(self.weight, self.epsilon), self.stride[0])
+        return convolve_same(input, self.standardize(self.weight, self.epsilon), self.stride[0])
 
 
 class HybridUnit(nn.Module):

@@ -29,7 +29,7 @@ class ViT(Model):
         self.dropout = Dropout(config.dropout)
         self.blocks = Blocks(Block(config, layer) for layer in range(config.layers))
         self.norm = nn.LayerNorm(config.width, eps=config.epsilon) if config.norm == "pre" else nn.Identity()
-        hidden = config.representation_width
+        hidden = config.pre_logits
         self.hidden = nn.Linear(config.width, hidden) if hidden else None
         self.head = build_head(config)
 

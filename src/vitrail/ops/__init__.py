@@ -4,8 +4,8 @@ from vitrail.ops.attention import CHUNK, attend, attention_weights, query_chunks
 from vitrail.ops.convolution import (
     convolve_same,
     max_pool_same,
-    standardise_by_deviation,
-    standardise_by_variance,
+    standardize_by_deviation,
+    standardize_by_variance,
 )
 from vitrail.ops.dropout import keep_mask, salted
 from vitrail.ops.lines import Reach, from_lines, to_lines, weights_of_lines
@@ -37,8 +37,8 @@ __all__ = [
     "sinusoidal_2d_table",
     "sinusoidal_table",
     "sinusoids",
-    "standardise_by_deviation",
-    "standardise_by_variance",
+    "standardize_by_deviation",
+    "standardize_by_variance",
     "to_lines",
     "unpatchify",
     "weights_of_lines",

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def standardise_by_deviation(
+def standardize_by_deviation(
     weight: Float[Tensor, "out in kh kw"], epsilon: float = 1e-5
 ) -> Float[Tensor, "out in kh kw"]:
     """Centre each filter and divide by its deviation plus epsilon, as the hybrids' stem does."""
@@ -14,7 +14,7 @@ def standardise_by_deviation(
     return (weight - mean) / (deviation + epsilon)
 
 
-def standardise_by_variance(
+def standardize_by_variance(
     weight: Float[Tensor, "out in kh kw"], epsilon: float = 1e-10
 ) -> Float[Tensor, "out in kh kw"]:
     """Centre each filter and divide by the root of its variance plus epsilon, as BiT does."""

@@ -137,7 +137,7 @@ def parameters(config: ModelConfig) -> Parts:
         last = config.representation
         return Parts(convolutions=weights, norms=norms + 2 * last, head=_classifier(config))
     width, layers = config.width, config.layers
-    hidden = config.representation_width
+    hidden = config.pre_logits
     ends = 2 * width if config.norm == "pre" else 0
     return Parts(
         convolutions=weights,
@@ -163,7 +163,7 @@ def forward_macs(config: ModelConfig, *, padding: bool = True) -> Parts:
     (rows, cols), tokens, width = config.grid, config.tokens, config.width
     reached = config.depth * (rows + cols) if config.attention == "axial" else config.depth * tokens
     offsets = _relative_layers(config) * (2 * tokens - 1)
-    hidden = config.representation_width
+    hidden = config.pre_logits
     return Parts(
         convolutions=convs,
         embedding=rows * cols * _patch_values(config) * width,

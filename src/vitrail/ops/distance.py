@@ -17,7 +17,7 @@ def distances_from(some: Float[Tensor, "Q 2"], places: Float[Tensor, "N 2"]) -> 
 
 
 def distance_sums(
-    weights: Float[Tensor, "B h Q N"], far: Float[Tensor, "Q N"], *, normalised: bool
+    weights: Float[Tensor, "B h Q N"], far: Float[Tensor, "Q N"], *, normalized: bool
 ) -> Float[Tensor, "B h"]:
     """Add up over some queries how far each looks: distances weighed by its attention to the patches.
 
@@ -25,6 +25,6 @@ def distance_sums(
     scaled to one first.
     """
     by_query = torch.einsum("bhqn,qn->bhq", weights, far.to(weights))  # B h Q
-    if normalised:
+    if normalized:
         by_query = by_query / weights.sum(dim=3).clamp(min=torch.finfo(weights.dtype).tiny)
     return by_query.sum(dim=2)

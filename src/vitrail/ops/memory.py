@@ -14,7 +14,7 @@ from vitrail.ops.attention import CHUNK
 from vitrail.ops.counts import Convolution, convolutions, parameters
 
 Precision = Literal["float32", "bfloat16"]
-Optimiser = Literal["adam", "sgd"]
+Optimizer = Literal["adam", "sgd"]
 Device = Literal["cpu", "cuda"]
 
 FULL = 4  # bytes of a float32: weights, gradients, moments, norms and the residual stream
@@ -30,7 +30,7 @@ class Step:
     kind: Literal["train", "infer"]
     batch: int
     precision: Precision = "float32"
-    optimiser: Optimiser = "adam"
+    optimizer: Optimizer = "adam"
     device: Device = "cuda"
 
     @property
@@ -94,7 +94,7 @@ def peak_memory(config: ModelConfig, step: Step) -> Memory:
     if step.kind == "infer":
         alive = max(stretch.forward for stretch in stretches)
         return Memory(**held, moments=0, gradients=0, activations=alive)
-    moments = MOMENTS[step.optimiser] * weights
+    moments = MOMENTS[step.optimizer] * weights
     gradients, activations = _backward_peak(stretches, step, checkpointing=config.checkpointing)
     return Memory(**held, moments=moments, gradients=gradients, activations=activations)
 

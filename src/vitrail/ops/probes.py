@@ -14,18 +14,18 @@ MOST = 2**24  # numbers that are formed at once
 ROUNDS = 200  # of L-BFGS at most
 
 
-def neighbour_votes(
+def neighbor_votes(
     features: Float[Tensor, "M D"],
     labels: Int[Tensor, " M"],
     others: Float[Tensor, "Q D"],
     *,
     classes: int,
-    neighbours: int,
+    neighbors: int,
     temperature: float,
 ) -> Float[Tensor, "Q K"]:
     """Votes for each class of the nearest rows by cosine, each weighing exp(cosine / temperature) (Wu et al., 2018)."""
     known = F.normalize(features.float(), dim=1)
-    count = min(neighbours, len(known))
+    count = min(neighbors, len(known))
     votes = torch.zeros(len(others), classes, dtype=torch.float64)
     for some, part in zip(in_parts(others, len(known)), in_parts(votes, len(known)), strict=True):
         near, which = (F.normalize(some.float(), dim=1) @ known.T).topk(count, dim=1)
@@ -56,7 +56,7 @@ def fit_logistic(features: Float[Tensor, "M D"], labels: Int[Tensor, " M"], *, c
     whitening = whitening_of(features)
     rows, labels = whitening(features), labels.long()
     weights = torch.zeros(rows.shape[1] + 1, classes, dtype=torch.float64)  # the bias last
-    optimiser = torch.optim.LBFGS(
+    optimizer = torch.optim.LBFGS(
         [weights],
         max_iter=ROUNDS,
         tolerance_grad=1e-6,
@@ -77,5 +77,5 @@ def fit_logistic(features: Float[Tensor, "M D"], labels: Int[Tensor, " M"], *, c
         weights.grad = slope
         return total
 
-    optimiser.step(loss)
+    optimizer.step(loss)
     return Logistic(whitening=whitening, weight=weights[:-1], bias=weights[-1])

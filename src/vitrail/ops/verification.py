@@ -45,7 +45,7 @@ class Block(NamedTuple):
     scores: Scores
 
 
-def normalise(embeddings: NDArray[np.floating]) -> Scores:
+def normalize(embeddings: NDArray[np.floating]) -> Scores:
     """Bring every row to length one, in single precision; a row of zeros stays."""
     rows = np.asarray(embeddings, dtype=np.float64)
     return (rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)).astype(np.float32)

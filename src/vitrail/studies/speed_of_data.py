@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.config.augment import Augmentation
 from vitrail.config.card import Preprocessing
+from vitrail.config.recipe import Augmentation
 from vitrail.data import decode
 from vitrail.data.decode import Box, OpenImage, crop_by_library, encode
 from vitrail.data.take import TrainTake
@@ -96,7 +96,7 @@ def _by_library(data: bytes, sample: int, epoch: int) -> Tensor:
 def _box(data: bytes, sample: int, epoch: int) -> Box:
     image = OpenImage(data)
     u = draws(np.array([sample]), SLOTS, 0, epoch, Purpose.CROP)[0]
-    return inception_box(image.height, image.width, u, CONFIG.area, CONFIG.aspect)
+    return inception_box(image.height, image.width, u, CONFIG.crop_area, CONFIG.aspect)
 
 
 def _flips(sample: int, epoch: int) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 
 from vitrail.checkpoint.place import BEGUN, checkpoints_of, find, read_document
 from vitrail.checkpoint.run import write_documents
-from vitrail.config.codec import complete, encode_training
+from vitrail.config.codec import complete, encode
 from vitrail.data.source import Source
 from vitrail.data.sources.memory import fingerprint_of
 from vitrail.data.sources.remote import RemoteShards
@@ -18,7 +18,7 @@ from vitrail.files import sha256_of
 from vitrail.train.task import DONE, Task, is_checkpoint
 
 # What may change when a run goes on: nothing of it changes the result.
-FREE = ("micro_batch", "keep", "save_every", "probe_every", "compile", "parallel", "augmenting", "limit")
+FREE = ("micro_batch", "keep", "save_every", "probe_every", "compile", "parallel", "augment_on", "bad_image_limit")
 LOOKED_AT = 4096  # images of a split whose contents are compared: all of a small one
 
 
@@ -27,7 +27,7 @@ def begin(task: Task) -> None:
     asked = {"command": task.command, "data": task.data, "model": task.model, "changes": dict(task.changes)}
     asked |= {"fingerprints": {name: source.fingerprint for name, source in task.splits.items()}}
     asked |= {"contents": {name: contents_of(source) for name, source in task.splits.items()}}
-    asked |= {"weights": weights_of(task.model), "training": encode_training(task.training)}
+    asked |= {"weights": weights_of(task.model), "training": encode(task.training)}
     if not checkpoints_of(task.out) and not (task.out / DONE).exists():  # nothing was trained yet: nothing is lost
         write_documents(task.out, {BEGUN: asked})
         return

@@ -54,7 +54,7 @@ def choose(
     count = len(source)
     dev = 0.0 if has_val else next((share for below, share in DEV if count < below), 0.01)
     why = [f"{count:,} training images {_classes_of(source)}"]
-    if not has_val and "dev" not in given:
+    if not has_val and "validation_share" not in given:
         why.append(f"{dev:.0%} of them kept back to choose by, as there is no val split")
     if pretrained and model is not None:
         if small and not resnet and count < FEW and "margin" not in given:  # which images that are mixed have not
@@ -67,15 +67,15 @@ def _finetuning(count: int, model: str, dev: float, why: list[str], given: Colle
     steps = hyperrule(count).training.steps
     batch = batch_for(count)
     if resnet:
-        training = adjust(hyperrule(count).training, {"batch": batch, "dev": dev, "image_size": None})
+        training = adjust(hyperrule(count).training, {"batch_size": batch, "validation_share": dev, "image_size": None})
         why.append(f"BiT's HyperRule: {steps:,} steps for a set of this size")
         return Choice(model=model, training=training, reasons=tuple(why))
     found = recipe(next((name for below, name in TABLE_4 if count < below), "finetune/imagenet"))
-    changes = {"batch": batch, "dev": dev, "image_size": None, "recipe": "finetune"}
+    changes = {"batch_size": batch, "validation_share": dev, "image_size": None, "recipe": "finetune"}
     training = adjust(found.training, changes)
-    at = "" if {"rate", "optimiser.rate"} & set(given) else f" at {training.optimiser.rate:g}"
+    at = "" if "learning_rate" in given else f" at {training.optimizer.learning_rate:g}"
     why.append(f"Table 4's SGD{at}, cosine, clip 1, zero head")
-    if not {"steps", "epochs", "batch"} & set(given):
+    if not {"steps", "epochs", "batch_size"} & set(given):
         why.append(f"{steps:,} steps, as the paper takes for sets of this size, of {batch} images")
     if "image_size" not in given:
         why.append("the model's own image size; the paper goes higher: --set image_size=384")
@@ -84,12 +84,12 @@ def _finetuning(count: int, model: str, dev: float, why: list[str], given: Colle
 
 def _finetuning_small(count: int, model: str, dev: float, why: list[str], given: Collection[str]) -> Choice:
     steps, batch = hyperrule(count).training.steps, batch_for(count)
-    changes = {"batch": batch, "dev": dev, "steps": steps}
-    at = "" if {"rate", "optimiser.rate"} & set(given) else " at 1e-3"
+    changes = {"batch_size": batch, "validation_share": dev, "steps": steps}
+    at = "" if "learning_rate" in given else " at 1e-3"
     why.append(
         f"the recipe finetune/small, as the model is small and the images are few: AdamW{at}, less in lower layers"
     )
-    if not {"steps", "epochs", "batch"} & set(given):
+    if not {"steps", "epochs", "batch_size"} & set(given):
         why.append(f"{steps:,} steps of {batch} images; --minutes 10 takes as many as fit")
     if "image_size" not in given:
         why.append("the model's own image size; larger is slower and often better: --set image_size=96")
@@ -103,7 +103,8 @@ def _from_scratch(
     size, patch = next(((size, patch) for most, size, patch in FRESH if side <= most), LARGE)
     if model is not None:
         size = whole_patches(model, size)
-    changes: dict[str, Any] = {"dev": dev, "batch": min(batch_for(count), 128), "image_size": (size, size)}
+    changes: dict[str, Any] = {"validation_share": dev, "batch_size": min(batch_for(count), 128)}
+    changes["image_size"] = (size, size)
     if model is not None and not is_checkpoint(model) and row(model)[0] is BiTConfig:
         changes["stochastic_depth"] = 0.0  # which it has none of
     few = count < FEW

@@ -50,7 +50,7 @@ class Log:
         record["loss"] = loss / count
         if self.counts:
             record["accuracy"] = correct / count
-        record |= {"rate": state.rate, "norm": float(state.norm)}
+        record |= {"learning_rate": state.rate, "grad_norm": float(state.norm)}
         record |= {"images": int(images), "left_out": len(state.bad)}
         record["time"] = {
             "images_per_second": (images - self.before) / seconds,

@@ -25,7 +25,7 @@ def fit_micro_batch(config: ModelConfig, training: Training, share: int, device:
         return min(training.micro_batch, share)
     sharing = 1 if device.type == "cuda" else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # processes of this machine
     room = SHARE * free_memory(device) / sharing
-    if training.average is not None:
+    if training.ema is not None:
         room -= FULL * sum(parameters(network).total for network in networks(config, training.objective))
     parts = 1
     while parts < share and _needed(config, training, -(-share // parts), device, precision) > room:
@@ -38,7 +38,7 @@ def _needed(config: ModelConfig, training: Training, batch: int, device: torch.d
         kind="train",
         batch=batch,
         precision="bfloat16" if precision == "bfloat16" else "float32",
-        optimiser="adam" if isinstance(training.optimiser, Adam) else "sgd",
+        optimizer="adam" if isinstance(training.optimizer, Adam) else "sgd",
         device="cuda" if device.type == "cuda" else "cpu",
     )
     whole = sum(peak_memory(network, step).total for network in networks(config, training.objective))
@@ -68,11 +68,11 @@ def prediction_bytes(config: ModelConfig, objective: Objective, step: Step) -> i
             asked, each = count_of(objective.masked, patches), config.stem.stride**2 * config.channels
             width = decoder_config(config, objective).width
         case NextPixels():
-            asked, each = patches, objective.colours
+            asked, each = patches, objective.colors
         case _:
             assert_never(objective)
     held = each * (step.item + 3 * FULL) + width * FULL
-    return step.batch * asked * held + (width + 1) * each * FULL * (2 + MOMENTS[step.optimiser])
+    return step.batch * asked * held + (width + 1) * each * FULL * (2 + MOMENTS[step.optimizer])
 
 
 def free_memory(device: torch.device) -> int:

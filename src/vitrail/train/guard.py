@@ -20,12 +20,12 @@ class Guard:
     update from the first bad one on, by itself, and the guard reads the verdict a step later.
     """
 
-    def __init__(self, optimiser: Optimizer, device: torch.device, *, waits: bool) -> None:
+    def __init__(self, optimizer: Optimizer, device: torch.device, *, waits: bool) -> None:
         self.waits = waits or device.type != "cuda"
         self.bad = torch.zeros((), dtype=torch.float32, device=device)
         self.reading: tuple[Tensor, torch.cuda.Event, Callable[[], str]] | None = None
         if not self.waits:
-            optimiser.found_inf = self.bad  # pyright: ignore[reportAttributeAccessIssue]
+            optimizer.found_inf = self.bad  # pyright: ignore[reportAttributeAccessIssue]
 
     def look(self, loss: Tensor, norm: Tensor, where: Callable[[], str]) -> None:
         """Look at a step's loss and gradient norm, before its update; `where` names the step."""

@@ -22,7 +22,7 @@ from vitrail.ops.schedules import decay_at, rate_at
 from vitrail.runtime.group import Group
 from vitrail.train.guard import Guard
 from vitrail.train.objective import Objective
-from vitrail.train.optimiser import clip, gradients, set_rate
+from vitrail.train.optimizer import clip, gradients, set_rate
 from vitrail.train.state import State
 
 NAMED = 8  # samples of a step that diverged
@@ -69,7 +69,7 @@ def train(plan: Plan, state: State, chores: Sequence[Chore]) -> bool:
 def take_step(plan: Plan, state: State, batch: Batch) -> bool:
     """One update from one global batch, whatever share of it goes through at once; tells whether to end after it."""
     config = plan.config
-    rate = rate_at(config.schedule, config.optimiser.rate, state.step, plan.steps)
+    rate = rate_at(config.schedule, config.optimizer.learning_rate, state.step, plan.steps)
     shares, skipped, asked = zip(
         *plan.group.rows(len(batch.labels), len(batch.skipped), plan.interrupted()), strict=True
     )
@@ -78,15 +78,15 @@ def take_step(plan: Plan, state: State, batch: Batch) -> bool:
     if not any(shares):  # nothing of the step could be decoded
         state.step += 1
         return any(asked)
-    set_rate(state.optimiser, rate)
+    set_rate(state.optimizer, rate)
     state.module.train()
     loss = plan.group.together(accumulate(plan, state, batch, int(sum(shares)), int(max(shares))))
-    norm = clip(gradients(state.optimiser), config.clip)
+    norm = clip(gradients(state.optimizer), config.clip_norm)
     plan.guard.look(loss, norm, partial(name_step, plan, state.step, batch.samples))
-    state.optimiser.step()
-    state.optimiser.zero_grad(set_to_none=True)
-    if state.average is not None and config.average is not None:
-        state.average.update(state.module, decay_at(config.average, state.step))
+    state.optimizer.step()
+    state.optimizer.zero_grad(set_to_none=True)
+    if state.average is not None and config.ema is not None:
+        state.average.update(state.module, decay_at(config.ema, state.step))
     state.epoch, state.rate, state.norm = batch.epoch, rate, norm
     state.step += 1
     return any(asked)
@@ -119,7 +119,7 @@ def accumulate(plan: Plan, state: State, batch: Batch, images: int, most: int) -
                     "Say --set micro_batch=... with fewer, --set model.checkpointing=true, or take a smaller model."
                 ) from error
             state.tally.sums.copy_(tally)
-            state.optimiser.zero_grad(set_to_none=True)
+            state.optimizer.zero_grad(set_to_none=True)
             plan.micro_batch = -(-plan.micro_batch // 2)
         torch.cuda.empty_cache()
 

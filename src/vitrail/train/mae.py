@@ -34,10 +34,10 @@ class MaskedAutoencoding:
         """Compare with the pixels of the hidden patches alone; each image's mean."""
         images, _, hidden = inputs
         wanted = take(patchify(images.float(), self.encoder.config.stem.stride), hidden)
-        return judge_pixels(outputs, standardised(wanted) if self.objective.normalised else wanted)
+        return judge_pixels(outputs, standardized(wanted) if self.objective.normalized else wanted)
 
 
-def standardised(patches: Float[Tensor, "B M P"]) -> Float[Tensor, "B M P"]:
+def standardized(patches: Float[Tensor, "B M P"]) -> Float[Tensor, "B M P"]:
     """Give every patch with mean 0 and deviation 1, all its channels together."""
     mean, deviation = scale_of(patches)
     return (patches - mean) / deviation

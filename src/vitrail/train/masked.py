@@ -16,7 +16,7 @@ from vitrail.data.transforms.upload import upload
 from vitrail.models import Model, ViT
 from vitrail.models.masked import MaskedPatchModel
 from vitrail.ops import patchify
-from vitrail.ops.colours import COLOURS, SMALL, mean_colours, small_colours
+from vitrail.ops.colors import COLORS, SMALL, mean_colors, small_colors
 from vitrail.ops.masking import EACH, plan_corruption, take
 from vitrail.ops.order import Purpose, draws
 from vitrail.train.objective import Judged, suitable
@@ -43,12 +43,12 @@ class MaskedPatchPrediction:
         whole = cover(images.float(), rows * side, cols * side)
         scaling = self.encoder.card.preprocessing
         match self.objective.target:
-            case "mean-colour":
-                return judge_classes(outputs, mean_colours(unscale(whole, scaling), side).gather(1, patches))
-            case "small-colours":
-                wanted = small_colours(unscale(whole, scaling), side)  # B N 16
+            case "mean-color":
+                return judge_classes(outputs, mean_colors(unscale(whole, scaling), side).gather(1, patches))
+            case "small-colors":
+                wanted = small_colors(unscale(whole, scaling), side)  # B N 16
                 chosen = take(wanted, patches).flatten(1)
-                return judge_classes(outputs.unflatten(2, (SMALL * SMALL, COLOURS)).flatten(1, 2), chosen)
+                return judge_classes(outputs.unflatten(2, (SMALL * SMALL, COLORS)).flatten(1, 2), chosen)
             case "pixels":
                 return judge_pixels(outputs, take(patchify(whole, side), patches))
             case _:

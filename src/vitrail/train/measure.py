@@ -35,7 +35,7 @@ def measure_objective(plan: Plan, state: State, source: Source, *, workers: int)
     """Ask of every image once, always the same; give the mean loss, and the share that was answered right."""
     model, group = state.model, plan.group
     batch = plan.micro_batch
-    feed = feed_for(model, source, group, batch=batch, workers=workers, limit=plan.config.limit)
+    feed = feed_for(model, source, group, batch=batch, workers=workers, limit=plan.config.bad_image_limit)
     counts = torch.zeros(len(WORDS), dtype=torch.float64, device=group.device)
     for part in feed.epoch(0):
         real = len(part.labels)

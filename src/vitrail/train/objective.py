@@ -64,7 +64,7 @@ class Classification:
         asked = outputs
         if config.margin is not None and scale is not None:  # what is counted as right stays without
             asked = with_margin(outputs, part.targets, scale, config.margin)
-        losses = loss_of(asked, smooth(part.targets, config.smoothing), config.loss)
+        losses = loss_of(asked, smooth(part.targets, config.label_smoothing), config.loss)
         with torch.no_grad():
             known = part.targets.amax(dim=1) > 0
             right = known & (outputs.argmax(dim=1) == part.targets.argmax(dim=1))

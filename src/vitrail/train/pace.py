@@ -36,11 +36,11 @@ def steps_within(task: Task, seconds: float, measure: Measure, probe: Probe | No
     left = seconds * SPARE - (time.perf_counter() - start) - probing * (1 if every else TIMES)
     images, evaluated, last = _images(task)
     each = pace * (1 + ANSWER * evaluated / max(images, 1)) + (probing / every if every else 0)
-    steps = int((left - pace / task.training.batch * ANSWER * last) / each)
+    steps = int((left - pace / task.training.batch_size * ANSWER * last) / each)
     if steps < FEWEST:
         raise ConfigError(
-            f"a step of {task.training.batch} images takes {pace:.1f} seconds here; {seconds / 60:g} minutes are too "
-            "few. Give more, a smaller model, --batch, or --set image_size=... with fewer pixels."
+            f"a step of {task.training.batch_size} images takes {pace:.1f} seconds here; {seconds / 60:g} minutes are "
+            "too few. Give more, a smaller model, --batch, or --set image_size=... with fewer pixels."
         )
     return steps, f"{steps:,} steps fit into {seconds / 60:g} minutes: {pace:.2f} seconds each, as measured"
 
@@ -48,7 +48,8 @@ def steps_within(task: Task, seconds: float, measure: Measure, probe: Probe | No
 def _trial(task: Task, measure: Measure, probe: Probe | None = None) -> tuple[float, float]:
     """Run a few steps beside, where nothing is kept; give the seconds of one, and of a probe."""
     never = dict.fromkeys(("save_every", "evaluate_every", "probe_every"), 10 * TRIAL)
-    changes = {"steps": TRIAL, "log_every": 1, "dev": 0.0, "patience": None, "schedule.warmup": 0, "held_out": 0.0}
+    changes = {"steps": TRIAL, "log_every": 1, "validation_share": 0.0, "patience": None, "held_out": 0.0}
+    changes["schedule.warmup_steps"] = 0
     training = adjust(task.training, never | changes)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "trial"
@@ -57,14 +58,14 @@ def _trial(task: Task, measure: Measure, probe: Probe | None = None) -> tuple[fl
         lines = [json.loads(line) for line in Journal(out).path.read_text().splitlines()]
     paces = [line["time"]["images_per_second"] for line in lines if line["kind"] == "train"]
     probes = [line["time"]["seconds"] for line in lines if line["kind"] == "probe"]
-    return task.training.batch / statistics.median(paces[-COUNTED:]), max(probes, default=0.0)
+    return task.training.batch_size / statistics.median(paces[-COUNTED:]), max(probes, default=0.0)
 
 
 def _images(task: Task) -> tuple[int, float, int]:
     """Count the images of an epoch, of an evaluation after it, and of the last one."""
     whole = len(training_split(task.splits))
     val = next((len(task.splits[name]) for name in ("val", "dev") if name in task.splits), None)
-    kept = whole * task.training.dev if val is None else val
+    kept = whole * task.training.validation_share if val is None else val
     return round(whole - (kept if val is None else 0)), kept, len(task.splits.get("test", ()))
 
 

@@ -56,7 +56,7 @@ def palette_of(source: Source, model: Model, training: Training) -> Float[Tensor
         preprocessing=model.card.preprocessing,
         seed=training.seed,
         channels=config.channels,
-        limit=training.limit,
+        limit=training.bad_image_limit,
     )
     found: list[Tensor] = []
     with closing(feed.epoch(0)) as batches:
@@ -68,4 +68,4 @@ def palette_of(source: Source, model: Model, training: Training) -> Float[Tensor
     if not len(pixels):
         raise DataError("no image of the first epoch could be decoded, and the palette is made of them.")
     chosen = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(training.seed))[:PIXELS]
-    return make_palette(pixels[chosen], training.objective.colours, seed=training.seed)
+    return make_palette(pixels[chosen], training.objective.colors, seed=training.seed)

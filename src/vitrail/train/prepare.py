@@ -27,7 +27,7 @@ from vitrail.train.mae import MaskedAutoencoding
 from vitrail.train.masked import MaskedPatchPrediction
 from vitrail.train.measure import measure_objective
 from vitrail.train.objective import Classification, Objective
-from vitrail.train.optimiser import Averaged, build_optimiser
+from vitrail.train.optimizer import Averaged, build_optimizer
 from vitrail.train.pixels import NextPixelPrediction, palette_of
 from vitrail.train.state import State, Tally
 from vitrail.train.task import Parts, Task, build_model, settle
@@ -93,17 +93,17 @@ def prepare(task: Task, parts: Parts, group: Group, measure: Measure, tell: Tell
 
     objective = build_objective(model, training, palette)
     forward, hold = wrap(model, objective.module, training, group)
-    optimiser = build_optimiser(objective.module, training.optimiser, training.layer_decay)
+    optimizer = build_optimizer(objective.module, training.optimizer, training.layer_decay)
     state = State(
         model=model,
         module=objective.module,
-        optimiser=optimiser,
-        average=None if training.average is None else Averaged(objective.module),
+        optimizer=optimizer,
+        average=None if training.ema is None else Averaged(objective.module),
         tally=Tally(group.device),
     )
-    guard = Guard(optimiser, group.device, waits=training.parallel == "fsdp" and group.ranks > 1)
+    guard = Guard(optimizer, group.device, waits=training.parallel == "fsdp" and group.ranks > 1)
     autocast = partial(torch.autocast, group.device.type, torch.bfloat16, enabled=precision == "bfloat16")
-    share = -(-min(training.batch, feed.loader.order.size or training.batch) // group.ranks)
+    share = -(-min(training.batch_size, feed.loader.order.size or training.batch_size) // group.ranks)
     micro = min(group.gather(fit_micro_batch(model.config, training, share, group.device, precision)))
     said.append(f"{precision} on {group.device}" + (f", {group.ranks} processes" if group.ranks > 1 else ""))
     if micro < share:
@@ -135,14 +135,14 @@ def prepare(task: Task, parts: Parts, group: Group, measure: Measure, tell: Tell
             group=group,
             batch=at_once(),
             workers=task.workers,
-            limit=training.limit,
+            limit=training.bad_image_limit,
             forward=forward,
             autocast=autocast,
         )
 
     def probing(probe: Probe) -> Mapping[str, float]:
         model = state.whole_model()
-        return probe(model, group=group, batch=at_once(), workers=task.workers, limit=training.limit)
+        return probe(model, group=group, batch=at_once(), workers=task.workers, limit=training.bad_image_limit)
 
     journal = Journal(task.out, tensorboard=task.tensorboard and group.leads)
     checkpoints = Checkpoints(task.out, keep=training.keep, objective=training.objective)
@@ -216,7 +216,7 @@ def build_feed(task: Task, source: Source, model: Model, group: Group) -> Feed:
     return train_feed(
         source,
         model.config.image_size,
-        batch=training.batch,
+        batch=training.batch_size,
         augmentation=training.augmentation,
         preprocessing=model.card.preprocessing,
         seed=training.seed,
@@ -224,9 +224,9 @@ def build_feed(task: Task, source: Source, model: Model, group: Group) -> Feed:
         workers=task.workers,
         rank=group.rank,
         ranks=group.ranks,
-        limit=training.limit,
+        limit=training.bad_image_limit,
         device=group.device,
-        augmenting=training.augmenting,
+        augmenting=training.augment_on,
         full=True,
     )
 

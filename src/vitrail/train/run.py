@@ -13,8 +13,7 @@ import torch
 
 from vitrail.checkpoint.place import BEGUN, RUN_FILES, read_document
 from vitrail.checkpoint.run import renew_run, write_documents
-from vitrail.config import encode, to_document
-from vitrail.config.codec import encode_training
+from vitrail.config import encode
 from vitrail.config.objective import Labels
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.files import writing
@@ -55,7 +54,7 @@ class Outcome:
     steps: int
     metrics: Mapping[str, float]
     seconds: float
-    labelled: bool = True  # the training images
+    labeled: bool = True  # the training images
     again: bool = False  # it was finished before
     interrupted: bool = False  # it was asked to end, perhaps too late to
 
@@ -77,15 +76,15 @@ def run(task: Task, measure: Measure, tell: Tell, probe: Probe | None = None) ->
                     stack.enter_context(alone(task.out, say))
                 begin(task)
         done = read_done(task.out)
-        labelled = bool(training_split(task.splits).class_names)
+        labeled = bool(training_split(task.splits).class_names)
         if done is not None:
-            return replace(done, labelled=labelled)
+            return replace(done, labeled=labeled)
         splits, cut = keep_classes(task.splits, task.training.held_out), None
         if labels:
             check_classes(splits)
         with group.leader_writes() as leads:
             if leads:
-                cut = cut_dev(splits, task.training.dev, task.out / CUT, progress=reading(tell))
+                cut = cut_dev(splits, task.training.validation_share, task.out / CUT, progress=reading(tell))
         parts = choose_parts(splits, group.from_leader(cut))
         if task.training.held_out:
             say(told_of(task.splits, parts))
@@ -93,7 +92,7 @@ def run(task: Task, measure: Measure, tell: Tell, probe: Probe | None = None) ->
             say("there is one class alone: nothing to learn from it")
         if parts.val is None and task.training.patience is not None:
             raise ConfigError("patience needs images to choose by: a val split, or --set dev=0.1. There are none.")
-        if parts.val is None and task.training.dev > 0:
+        if parts.val is None and task.training.validation_share > 0:
             say("there are too few images to keep any back: nothing to choose by")
         stack.enter_context(exactly(on=task.training.deterministic))
         ready = prepare(task, parts, group, measure, tell, probe)
@@ -108,7 +107,7 @@ def run(task: Task, measure: Measure, tell: Tell, probe: Probe | None = None) ->
         for chore in ready.chores:
             if isinstance(chore, Log):
                 chore.begin(state)
-        tell({"kind": "begin", "step": state.step, "steps": plan.steps, "batch": plan.config.batch})
+        tell({"kind": "begin", "step": state.step, "steps": plan.steps, "batch": plan.config.batch_size})
         finished = train(plan, state, ready.chores)
         metrics = finish(task, ready, parts, group, say) if finished else state.metrics
         ready.journal.close()
@@ -120,7 +119,7 @@ def run(task: Task, measure: Measure, tell: Tell, probe: Probe | None = None) ->
             steps=plan.steps,
             metrics=metrics,
             seconds=seconds,
-            labelled=labelled,
+            labeled=labeled,
             interrupted=plan.interrupted(),
         )
 
@@ -155,9 +154,9 @@ def resolved(ready: Ready) -> dict[str, Any]:
     plan = ready.plan
     return {
         "steps": plan.steps,
-        "training": encode_training(plan.config),
+        "training": encode(plan.config),
         "model": encode(ready.state.model.config),
-        "preprocessing": to_document(ready.state.model.card.preprocessing),
+        "preprocessing": encode(ready.state.model.card.preprocessing),
         **circumstances(plan),
     }
 

@@ -16,7 +16,7 @@ from vitrail.models import Model
 from vitrail.models.build import skeleton
 from vitrail.models.names import is_own, own_names
 from vitrail.runtime.group import gathered, of_each_rank, of_this_rank, placed
-from vitrail.train.optimiser import Averaged, moments
+from vitrail.train.optimizer import Averaged, moments
 
 
 class Best(NamedTuple):
@@ -48,7 +48,7 @@ class State:
 
     model: Model
     module: nn.Module  # what is trained: the model, or the model and what an objective has of its own
-    optimiser: Optimizer
+    optimizer: Optimizer
     average: Averaged | None
     tally: Tally  # since the last line of the log
     step: int = 0
@@ -101,7 +101,7 @@ class State:
 
         named = list(own_names(self.module))
         raw = whole(named)
-        others = whole(moments(self.optimiser, named).items())
+        others = whole(moments(self.optimizer, named).items())
         others["tally"] = of_each_rank(self.tally.sums).cpu()
         counting = raw
         if self.average is not None:
@@ -147,7 +147,7 @@ class State:
             if "exp_avg" in memory:
                 memory["step"] = torch.tensor(float(self.step), dtype=torch.float32, device=parameter.device)
             if memory:
-                self.optimiser.state[parameter] = memory
+                self.optimizer.state[parameter] = memory
 
 
 WORDS = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # what torch's optimisers call what they remember

@@ -24,7 +24,7 @@ from vitrail.errors import WITHOUT_LABELS, CheckpointError, ConfigError, DataErr
 from vitrail.files import replacing
 from vitrail.models import Model, create
 from vitrail.models.base import CosineHead
-from vitrail.models.initialise import DIRECTIONS, draw
+from vitrail.models.initialize import DIRECTIONS, draw
 
 CUT, DONE = "split.npz", "summary.json"
 DEV_SEED = 0  # one dev split for all seeds of a run
@@ -231,8 +231,8 @@ def model_changes(task: Task, training: Training, classes: int | None) -> dict[s
     kind, values = row(task.model)
     if isinstance(training.objective, NextPixels) and kind is ViTConfig:
         changes = {"causal": True, "pooling": "mean", **changes}
-    if isinstance(training.objective, Labels) and kind is ViTConfig and training.hidden:
-        changes.setdefault("representation_width", values["width"])
+    if isinstance(training.objective, Labels) and kind is ViTConfig and training.pre_logits:
+        changes.setdefault("pre_logits", values["width"])
     return _for_kind(changes, kind)
 
 
@@ -285,8 +285,8 @@ def settle(training: Training, loader: Loader) -> tuple[Training, int, list[str]
         "log_every": min(training.log_every, steps),
     }
     count = loader.order.size
-    if count is not None and training.batch > count:
-        said.append(f"each step sees all {count:,} images, fewer than the batch of {training.batch:,}")
+    if count is not None and training.batch_size > count:
+        said.append(f"each step sees all {count:,} images, fewer than the batch of {training.batch_size:,}")
     return adjust(training, filled), steps, said
 
 

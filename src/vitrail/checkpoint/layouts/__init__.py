@@ -8,7 +8,7 @@ from vitrail.checkpoint.layouts import google, hf, own, timm, torchvision
 from vitrail.checkpoint.layouts.base import Asked, Dialect, Found, Headers, Holds, Layout, Row
 from vitrail.errors import CheckpointError, ConfigError, ShapeError
 
-__all__ = ["LAYOUTS", "Asked", "Dialect", "Found", "Holds", "Layout", "Row", "find_layout", "recognise"]
+__all__ = ["LAYOUTS", "Asked", "Dialect", "Found", "Holds", "Layout", "Row", "find_layout", "recognize"]
 
 LAYOUTS: dict[str, Layout] = {
     layout.name: layout for layout in (own.LAYOUT, google.LAYOUT, timm.LAYOUT, hf.LAYOUT, torchvision.LAYOUT)
@@ -22,10 +22,10 @@ def find_layout(name: str) -> Layout:
     return LAYOUTS[name]
 
 
-def recognise(archive: Archive, asked: Asked, documents: Mapping[str, Any]) -> tuple[Layout, Found]:
+def recognize(archive: Archive, asked: Asked, documents: Mapping[str, Any]) -> tuple[Layout, Found]:
     """Find the layout of a file and read what model it holds."""
     for layout in LAYOUTS.values():
-        prefix = layout.recognise(archive.entries)
+        prefix = layout.recognize(archive.entries)
         if prefix is None:
             continue
         try:

@@ -72,7 +72,7 @@ class Layout:
 
     name: str
     title: str
-    recognise: Callable[[Mapping[str, Entry]], str | None]  # the prefix of its names, or nothing
+    recognize: Callable[[Mapping[str, Entry]], str | None]  # the prefix of its names, or nothing
     infer: Callable[["Headers", Asked, Mapping[str, Any]], Found]
     rows: Callable[[ModelConfig, Dialect], Iterator[Row]]
     dialect: Callable[[ModelConfig], Dialect]

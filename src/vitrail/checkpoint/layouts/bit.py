@@ -55,7 +55,7 @@ NAMES = {
 NUMBERED = re.compile(r"/standardized_conv2d_\d+/")
 
 
-def recognise(entries: Mapping[str, Entry]) -> str | None:
+def recognize(entries: Mapping[str, Entry]) -> str | None:
     """Find the prefix of a BiT's names."""
     names = {NUMBERED.sub("/standardized_conv2d/", name): entry for name, entry in entries.items()}
     prefixes = [common_prefix(names, f"{known.root}/kernel") for known in NAMES.values()]

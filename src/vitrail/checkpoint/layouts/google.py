@@ -25,13 +25,13 @@ TABLES = ("Transformer/posembed_input/pos_embedding", "Transformer/pos_embedding
 PREFIXES = ("", "params/", "params/img/", "opt/target/", "target/")  # before any other
 
 
-def recognise(entries: Mapping[str, Entry]) -> str | None:
+def recognize(entries: Mapping[str, Entry]) -> str | None:
     """Find the prefix of a ViT's names, or of a BiT's."""
     found = {name.removesuffix("embedding/kernel") for name in entries if name.endswith("embedding/kernel")}
     encoders = {name[: name.index("Transformer/")] for name in entries if "Transformer/" in name}
     found = [prefix for prefix in found & encoders if prefix[-1:] in ("", "/")]
     ranked = sorted(found, key=lambda prefix: (PREFIXES.index(prefix) if prefix in PREFIXES else 99, len(prefix)))
-    return ranked[0] if ranked else bit.recognise(entries)
+    return ranked[0] if ranked else bit.recognize(entries)
 
 
 def infer(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> Found:
@@ -70,7 +70,7 @@ def infer(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> Found
         image_size=(rows * stem.stride, cols * stem.stride),
         channels=channels,
         pooling="token" if token else "mean",
-        representation_width=headers.shape("pre_logits/kernel", 2)[1] if "pre_logits/kernel" in headers else None,
+        pre_logits=headers.shape("pre_logits/kernel", 2)[1] if "pre_logits/kernel" in headers else None,
     )
     folded = token and not entry
     inferred = ("the class token's position is folded into the token",) if folded else ()
@@ -105,8 +105,8 @@ def rows(config: ModelConfig, dialect: Dialect) -> Iterator[Row]:
             shape = (config.depth, *row.shape) if dialect["stacked"] else row.shape
             yield row._replace(shape=shape, layer=layer)
     yield from _norm("norm", f"{prefix}Transformer/encoder_norm", (width,))
-    if config.representation_width:
-        yield from _dense("hidden", f"{prefix}pre_logits", (width, config.representation_width))
+    if config.pre_logits:
+        yield from _dense("hidden", f"{prefix}pre_logits", (width, config.pre_logits))
     if config.classes:
         yield from _dense("head", f"{prefix}head", (config.representation, config.classes))
 
@@ -199,7 +199,7 @@ def _norm(ours: str, theirs: str, shape: Shape) -> Iterator[Row]:
 LAYOUT = Layout(
     name="google",
     title="the authors' names",
-    recognise=recognise,
+    recognize=recognize,
     infer=infer,
     rows=rows,
     dialect=default_dialect,

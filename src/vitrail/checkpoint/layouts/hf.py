@@ -63,7 +63,7 @@ STRANGERS = {
 }
 
 
-def recognise(entries: Mapping[str, Entry]) -> str | None:
+def recognize(entries: Mapping[str, Entry]) -> str | None:
     """Find the prefix of the encoder's names: `vit.` beside a classifier, none in a bare model."""
     return common_prefix(entries, "embeddings.patch_embeddings.projection.weight")
 
@@ -114,7 +114,7 @@ def infer(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> Found
         positions=LearnedPositions(resampling=LAYOUT.holds.resampling),
         activation=_activation(said.get("hidden_act", "gelu")),  # pyright: ignore[reportArgumentType]
         qkv_bias=f"{layer}0.{parts['query']}.bias" in headers,
-        representation_width=headers.shape(pooler, 2)[0] if pooler in headers else None,
+        pre_logits=headers.shape(pooler, 2)[0] if pooler in headers else None,
         dropout=said.get("hidden_dropout_prob", 0.0),
         attention_dropout=said.get("attention_probs_dropout_prob", 0.0),
         epsilon=said.get("layer_norm_eps", 1e-12),
@@ -157,8 +157,8 @@ def rows(config: ModelConfig, dialect: Dialect) -> Iterator[Row]:
         yield from pair(f"{ours}.mlp.expand", f"{theirs}.{parts['expand']}", (config.mlp_width, width))
         yield from pair(f"{ours}.mlp.contract", f"{theirs}.{parts['contract']}", (width, config.mlp_width))
     yield from pair("norm", f"{prefix}layernorm", (width,))
-    if config.representation_width:
-        yield from pair("hidden", f"{prefix}pooler.dense", (config.representation_width, width))
+    if config.pre_logits:
+        yield from pair("hidden", f"{prefix}pooler.dense", (config.pre_logits, width))
     if config.classes:
         yield from pair("head", f"{_outer(prefix)}classifier", (config.classes, config.representation))
 
@@ -192,7 +192,7 @@ def config_document(config: ViTConfig, class_names: tuple[str, ...] | None) -> d
         "qkv_bias": config.qkv_bias,
         "encoder_stride": config.stem.patch,
         "pooler_act": "tanh",
-        "pooler_output_size": config.representation_width or config.width,
+        "pooler_output_size": config.pre_logits or config.width,
     }
     if config.classes:
         document["id2label"] = {str(index): label for index, label in enumerate(labels)}
@@ -241,7 +241,7 @@ def _activation(word: object) -> str:
 LAYOUT = Layout(
     name="hf",
     title="Hugging Face's names",
-    recognise=recognise,
+    recognize=recognize,
     infer=infer,
     rows=rows,
     dialect=default_dialect,

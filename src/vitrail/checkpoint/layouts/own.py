@@ -13,7 +13,7 @@ from vitrail.models import skeleton
 from vitrail.ops.counts import parameters
 
 
-def recognise(entries: Mapping[str, Entry]) -> str | None:
+def recognize(entries: Mapping[str, Entry]) -> str | None:
     """Tell our names from others'."""
     ours = "blocks.0.attention.qkv.weight" in entries or {"root.weight", "stages.0.0.conv1.weight"} <= entries.keys()
     return "" if ours else None
@@ -58,7 +58,7 @@ def rows(config: ModelConfig, dialect: Dialect) -> Iterator[Row]:
 LAYOUT = Layout(
     name="vitrail",
     title="Vitrail's own names",
-    recognise=recognise,
+    recognize=recognize,
     infer=infer,
     rows=rows,
     dialect=lambda config: {},

@@ -48,7 +48,7 @@ STRANGERS = {
 PRETRAINING = ("mask_token", "decoder_", "head.mlp.", "head.last_layer.")
 
 
-def recognise(entries: Mapping[str, Entry]) -> str | None:
+def recognize(entries: Mapping[str, Entry]) -> str | None:
     """Find the prefix of a ViT's names, or of a BiT's."""
     vit = common_prefix(entries, "blocks.0.attn.qkv.weight")
     if vit is not None and f"{vit}patch_embed.proj.weight" in entries:
@@ -119,7 +119,7 @@ def _infer_vit(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> 
         qkv_bias="blocks.0.attn.qkv.bias" in headers,
         layer_scale=_first_scale(documents) if scaled else None,
         pooling="token" if token else "mean",
-        representation_width=headers.shape(f"{hidden}.weight", 2)[0] if hidden else None,
+        pre_logits=headers.shape(f"{hidden}.weight", 2)[0] if hidden else None,
     )
     folded = token and not entry
     form = "its exact form" if config.activation == "gelu" else "its tanh form"
@@ -226,8 +226,8 @@ def _vit_rows(config: ViTConfig, dialect: Dialect) -> Iterator[Row]:
             yield Row(f"{ours}.attention_scale.weight", (f"{theirs}.ls1.gamma",), (width,), SAME)
             yield Row(f"{ours}.mlp_scale.weight", (f"{theirs}.ls2.gamma",), (width,), SAME)
     yield from pair("norm", "norm", (width,))
-    if config.representation_width:
-        yield from pair("hidden", dialect["hidden"], (config.representation_width, width))
+    if config.pre_logits:
+        yield from pair("hidden", dialect["hidden"], (config.pre_logits, width))
     if config.classes:
         yield from pair("head", "head", (config.classes, config.representation))
 
@@ -274,7 +274,7 @@ def _kernel(ours: str, theirs: str, conv: Convolution) -> Row:
 LAYOUT = Layout(
     name="timm",
     title="timm's names, which MAE and DINO share",
-    recognise=recognise,
+    recognize=recognize,
     infer=infer,
     rows=rows,
     dialect=default_dialect,

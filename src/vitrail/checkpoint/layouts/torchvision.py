@@ -27,7 +27,7 @@ LAYER = "encoder.layers.encoder_layer_"
 MLPS = {"mlp.0": "mlp.3", "mlp.linear_1": "mlp.linear_2"}
 
 
-def recognise(entries: Mapping[str, Entry]) -> str | None:
+def recognize(entries: Mapping[str, Entry]) -> str | None:
     """Find the prefix of a ViT's names."""
     return common_prefix(entries, f"{LAYER}0.self_attention.in_proj_weight")
 
@@ -58,9 +58,7 @@ def infer(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> Found
         channels=channels,
         positions=LearnedPositions(resampling=LAYOUT.holds.resampling),
         activation="gelu",
-        representation_width=(
-            headers.shape("heads.pre_logits.weight", 2)[0] if "heads.pre_logits.weight" in headers else None
-        ),
+        pre_logits=(headers.shape("heads.pre_logits.weight", 2)[0] if "heads.pre_logits.weight" in headers else None),
     )
     inferred = (*notes, "GELU in its exact form and epsilon 1e-6, as torchvision's ViTs have")
     return Found(
@@ -93,8 +91,8 @@ def rows(config: ModelConfig, dialect: Dialect) -> Iterator[Row]:
         yield from pair(f"{ours}.mlp.expand", f"{theirs}.{first}", (config.mlp_width, width))
         yield from pair(f"{ours}.mlp.contract", f"{theirs}.{MLPS[first]}", (width, config.mlp_width))
     yield from pair("norm", f"{prefix}encoder.ln", (width,))
-    if config.representation_width:
-        yield from pair("hidden", f"{prefix}heads.pre_logits", (config.representation_width, width))
+    if config.pre_logits:
+        yield from pair("hidden", f"{prefix}heads.pre_logits", (config.pre_logits, width))
     if config.classes:
         yield from pair("head", f"{prefix}heads.head", (config.classes, config.representation))
 
@@ -107,7 +105,7 @@ def default_dialect(config: ModelConfig) -> Dialect:
 LAYOUT = Layout(
     name="torchvision",
     title="torchvision's names",
-    recognise=recognise,
+    recognize=recognize,
     infer=infer,
     rows=rows,
     dialect=default_dialect,

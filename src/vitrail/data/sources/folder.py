@@ -56,7 +56,7 @@ class FolderSource(Source):
     ) -> None:
         self.root = Path(root)
         index = _index(self.root)
-        index = index if unlabeled else _labelled(index)
+        index = index if unlabeled else _labeled(index)
         _check_some(self.root, index, unlabeled=unlabeled)
         self.class_names = index.class_names if class_names is None else class_names
         if missing := sorted(set(index.class_names) - set(self.class_names)):
@@ -159,7 +159,7 @@ def _index(root: Path) -> Index:
     return index
 
 
-def _labelled(index: Index) -> Index:
+def _labeled(index: Index) -> Index:
     """Ignore the images that lie in no class folder."""
     loose = int((index.labels < 0).sum())  # the first, as they are sorted
     return replace(

@@ -17,7 +17,7 @@ Task = Literal["shape", "colour", "cell", "count", "orientation"]
 Mask = NDArray[np.bool_]
 Reals = NDArray[np.float64]
 SHAPES = ("circle", "square", "triangle", "star", "cross", "ring")
-COLOURS = {
+COLORS = {
     "red": (225, 45, 45),
     "green": (45, 190, 45),
     "blue": (60, 60, 235),
@@ -30,7 +30,7 @@ SECTORS = 8  # of orientation
 MOST = 6  # shapes in a scene
 CLASSES: dict[Task, tuple[str, ...]] = {
     "shape": SHAPES,
-    "colour": tuple(COLOURS),
+    "colour": tuple(COLORS),
     "cell": tuple(f"row {cell // GRID + 1}, column {cell % GRID + 1}" for cell in range(GRID * GRID)),
     "count": tuple(str(count) for count in range(1, MOST + 1)),
     "orientation": tuple(f"{360 * sector // SECTORS} degrees" for sector in range(SECTORS)),
@@ -50,7 +50,7 @@ class Scene:
 
     pixels: Pixels
     shape: str
-    colour: str
+    color: str
     cell: int
     count: int
     orientation: int
@@ -94,19 +94,19 @@ class SyntheticSource(Source):
         if not 0 <= index < len(self):
             raise IndexError(index)
         at = np.array([index])
-        shape, colour, cell, fewer, sector = (int(_values(self.seed, task, at)[0]) for task in CLASSES)
+        shape, color, cell, fewer, sector = (int(_values(self.seed, task, at)[0]) for task in CLASSES)
         random = np.random.Generator(np.random.Philox(key=np.array([self.seed, index], dtype=np.uint64)))
         canvas = _background(self.height, self.width, random)
         others = np.argsort(random.random(GRID * GRID))
         cells = [cell, *others[others != cell][:fewer].tolist()]
         turn = (sector + random.uniform(-0.35, 0.35)) * 2 * pi / SECTORS
-        paint = np.array(COLOURS[tuple(COLOURS)[colour]]) * random.uniform(0.9, 1.0)
+        paint = np.array(COLORS[tuple(COLORS)[color]]) * random.uniform(0.9, 1.0)
         masks = np.zeros((len(cells), self.height, self.width), dtype=np.bool_)
         for mask, where, size in zip(masks, cells, [LARGE] + [SMALL] * fewer, strict=True):
             _draw(canvas, mask, SHAPES[shape], paint, where, size, turn, random)
         boxes = np.array([_box(mask) for mask in masks], dtype=np.int64)
         pixels = np.rint(canvas.clip(0, 255)).astype(np.uint8)
-        return Scene(pixels, SHAPES[shape], tuple(COLOURS)[colour], cell, fewer + 1, sector, masks, boxes)
+        return Scene(pixels, SHAPES[shape], tuple(COLORS)[color], cell, fewer + 1, sector, masks, boxes)
 
 
 def _values(seed: int, task: Task, indices: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -12,9 +12,9 @@ from jaxtyping import Float, Int, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.config.augment import Augmentation
 from vitrail.config.card import Preprocessing
-from vitrail.data.transforms import colour, crop, geometry, mixing, randaugment
+from vitrail.config.recipe import Augmentation
+from vitrail.data.transforms import color, crop, geometry, mixing, randaugment
 from vitrail.data.transforms.upload import upload
 from vitrail.errors import ShapeError
 from vitrail.ops.constants import constant
@@ -43,7 +43,7 @@ def draw_slots(config: Augmentation) -> dict[Purpose, int]:
         Purpose.THREE_AUGMENT: 2 if config.three_augment else 0,
         Purpose.JITTER: 3 if config.jitter else 0,
         Purpose.RANDAUGMENT: randaugment.slots(config.randaugment) if config.randaugment else 0,
-        Purpose.ERASING: 6 if config.erasing else 0,
+        Purpose.ERASING: 6 if config.random_erasing else 0,
         Purpose.MIXING: mixing.SLOTS if config.mixup or config.cutmix else 0,
     }
     return {purpose: count for purpose, count in wanted.items() if count}
@@ -104,7 +104,7 @@ def augment(images: Images, u: dict[Purpose, Reals], config: Augmentation) -> Im
     if Purpose.RANDAUGMENT in u and config.randaugment:
         images = randaugment.randaugment(images, u[Purpose.RANDAUGMENT], config.randaugment)
     if Purpose.ERASING in u:
-        images = erase(images, u[Purpose.ERASING], config.erasing)
+        images = erase(images, u[Purpose.ERASING], config.random_erasing)
     return images
 
 
@@ -118,9 +118,9 @@ def three_augment(images: Images, u: Reals) -> Images:
     images = images.index_select(0, moves[0])
     half = torch.full((second - first,), 128, dtype=torch.int32, device=images.device)
     parts = [
-        colour.greyscale(images[:first]),
-        colour.solarize(images[first:second], half),
-        colour.blur(images[second:], deviation[second:], BLUR[1]),
+        color.grayscale(images[:first]),
+        color.solarize(images[first:second], half),
+        color.blur(images[second:], deviation[second:], BLUR[1]),
     ]
     return torch.cat(parts).index_select(0, moves[1])
 
@@ -128,8 +128,8 @@ def three_augment(images: Images, u: Reals) -> Images:
 def jitter(images: Images, u: Reals, strength: float) -> Images:
     """Change brightness, contrast and saturation, in this order, by factors within the strength of 1; numbers B 3."""
     factors = upload(np.maximum(1 + (2 * u - 1) * strength, 0).astype(np.float32), images.device)
-    images = colour.brightness(images, factors[:, 0])
-    return colour.saturation(colour.contrast(images, factors[:, 1]), factors[:, 2])
+    images = color.brightness(images, factors[:, 0])
+    return color.saturation(color.contrast(images, factors[:, 1]), factors[:, 2])
 
 
 def erase(images: Images, u: Reals, probability: float) -> Images:

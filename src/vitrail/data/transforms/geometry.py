@@ -16,7 +16,7 @@ from vitrail.data.transforms.upload import upload
 
 Images = UInt8[Tensor, "B C H W"]
 Reals = NDArray[np.float64]
-GREY = 128
+GRAY = 128
 BITS = 15  # of a weight: products with 8 bits, and their sums up to one, are exact in float32
 
 
@@ -24,7 +24,7 @@ def affine(
     images: Images,
     maps: Float[Tensor, "B 6"],
     mode: Literal["nearest", "bilinear"] = "nearest",
-    fill: int = GREY,
+    fill: int = GRAY,
 ) -> Images:
     """Show every image through its map; what comes from outside is filled."""
     height, width = images.shape[-2:]
@@ -78,7 +78,7 @@ def inside(boxes: Float[Tensor, "B 4"], height: int, width: int) -> Tensor:
     return (rows >= top) & (rows < top + tall) & (cols >= left) & (cols < left + wide)
 
 
-def cutout(images: Images, boxes: Float[Tensor, "B 4"], fill: int = GREY) -> Images:
+def cutout(images: Images, boxes: Float[Tensor, "B 4"], fill: int = GRAY) -> Images:
     """Fill a box (top, left, height, width) of every image; it may reach over the edge (DeVries and Taylor, 2017)."""
     return torch.where(inside(boxes, *images.shape[-2:]), fill, images)
 
@@ -105,9 +105,9 @@ def _weights(
 ) -> Float[Tensor, "B new old"]:
     """How much of each old pixel a new one takes: a triangle over the stretch, cut at its ends, in whole BITS."""
     scale = (length / new)[:, None, None]
-    centres = start[:, None, None] + (torch.arange(new, device=start.device)[:, None] + 0.5) * scale  # B new 1
+    centers = start[:, None, None] + (torch.arange(new, device=start.device)[:, None] + 0.5) * scale  # B new 1
     pixels = torch.arange(old, device=start.device) + 0.5
-    share = (1 - (pixels - centres).abs() / (scale.clamp(min=1) if antialias else 1)).clamp(min=0)
+    share = (1 - (pixels - centers).abs() / (scale.clamp(min=1) if antialias else 1)).clamp(min=0)
     within = (pixels > start[:, None, None]) & (pixels < (start + length)[:, None, None])
     share = torch.where(within, share, 0)  # B new old
     return torch.round(share / share.sum(dim=2, keepdim=True) * 2**BITS) * 2.0**-BITS

@@ -91,8 +91,8 @@ def cut_boxes(u: Reals, alpha: float, size: tuple[int, int]) -> Reals:
     side = np.sqrt(1 - beta(u[:, 0], alpha))
     edges = []
     for axis, length in enumerate(size):
-        half, centre = np.rint(side * length) / 2, np.floor(u[:, 1 + axis] * length)
-        edges.append((np.clip(np.floor(centre - half), 0, length), np.clip(np.floor(centre + half), 0, length)))
+        half, center = np.rint(side * length) / 2, np.floor(u[:, 1 + axis] * length)
+        edges.append((np.clip(np.floor(center - half), 0, length), np.clip(np.floor(center + half), 0, length)))
     (top, bottom), (left, right) = edges
     return np.stack([top, left, bottom - top, right - left], axis=1)
 

@@ -25,8 +25,8 @@ from jaxtyping import UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.config.augment import RandAugment
-from vitrail.data.transforms import colour, geometry
+from vitrail.config.recipe import RandAugment
+from vitrail.data.transforms import color, geometry
 from vitrail.data.transforms.upload import upload
 from vitrail.errors import ShapeError
 
@@ -131,27 +131,27 @@ def _apply(name: str, images: Images, parameters: Tensor) -> Images:
     first = parameters[:, 0]
     match name:
         case "autocontrast":
-            return colour.autocontrast(images)
+            return color.autocontrast(images)
         case "equalize":
-            return colour.equalize(images)
+            return color.equalize(images)
         case "invert":
-            return colour.invert(images)
+            return color.invert(images)
         case "rotate":
             return geometry.affine(images, parameters)
         case "posterize":
-            return colour.posterize(images, first.to(torch.int32))
+            return color.posterize(images, first.to(torch.int32))
         case "solarize":
-            return colour.solarize(images, first.to(torch.int32))
+            return color.solarize(images, first.to(torch.int32))
         case "solarize_add":
-            return colour.solarize_add(images, first.to(torch.int32))
+            return color.solarize_add(images, first.to(torch.int32))
         case "cutout":
             return geometry.cutout(images, parameters[:, :4])
         case "saturation":
-            return colour.saturation(images, first)
+            return color.saturation(images, first)
         case "contrast":
-            return colour.contrast(images, first)
+            return color.contrast(images, first)
         case "brightness":
-            return colour.brightness(images, first)
+            return color.brightness(images, first)
         case "sharpness":
-            return colour.sharpness(images, first)
+            return color.sharpness(images, first)
     raise AssertionError(f"no operation {name!r}")

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from vitrail.config.augment import Resizing
 from vitrail.config.card import Interpolation, Preprocessing
+from vitrail.config.recipe import Resizing
 from vitrail.data.decode import OpenImage, Pixels, owned
 from vitrail.errors import ShapeError
 from vitrail.ops.constants import constant

@@ -29,9 +29,9 @@ def brightness(images: Images, factor: Reals) -> Images:
 
 def contrast(images: Images, factor: Reals) -> Images:
     """Blend with the mean grey of the image."""
-    grey = luma(images)
-    pixels = grey[0].numel()
-    mean = (2 * grey.flatten(1).sum(dim=1) + pixels) // (2 * pixels)
+    gray = luma(images)
+    pixels = gray[0].numel()
+    mean = (2 * gray.flatten(1).sum(dim=1) + pixels) // (2 * pixels)
     return blend(mean.to(torch.float32)[:, None, None, None], images, factor)
 
 
@@ -52,7 +52,7 @@ def sharpness(images: Images, factor: Reals) -> Images:
     return blend(smooth.to(torch.float32), images, factor)
 
 
-def greyscale(images: Images) -> Images:
+def grayscale(images: Images) -> Images:
     """Make all channels the grey of the image."""
     return luma(images).to(torch.uint8).expand_as(images)
 

@@ -68,7 +68,7 @@ TABLE: tuple[tuple[str, Draw], ...] = (
 
 
 @torch.no_grad()
-def initialise(model: nn.Module, *, seed: int, head_bias: float, layer_scale: float | None) -> None:
+def initialize(model: nn.Module, *, seed: int, head_bias: float, layer_scale: float | None) -> None:
     """Fill every parameter; what one gets is a function of the seed and its name alone."""
     for name, parameter in model.named_parameters():
         parameter.copy_(draw(name, parameter.shape, seed))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import vitrail
 from vitrail.models import build
-from vitrail.models.initialise import rule
+from vitrail.models.initialize import rule
 
 
 def fresh(name: str, **fields: object) -> dict[str, Tensor]:

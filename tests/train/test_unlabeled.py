@@ -189,10 +189,10 @@ def test_loose_images_beside_classes_come_first_and_keep_the_labels_of_the_other
     assert source.labels.tolist() == [-1] * 18 + [0] * 3 + [1] * 3
     assert [source.name(index) for index in (0, 17, 18, 23)] == ["00.png", "17.png", "ant/30.png", "bee/42.png"]
     assert source.read(17) == png(17)
-    labelled = open_data(root)["all"]
-    assert getattr(labelled, "ignored", None) == 18 + 2
+    labeled = open_data(root)["all"]
+    assert getattr(labeled, "ignored", None) == 18 + 2
     assert getattr(source, "ignored", None) == 2
-    assert choose(labelled, None, pretrained=False, has_val=False).reasons[0] == "6 training images in 2 classes"
+    assert choose(labeled, None, pretrained=False, has_val=False).reasons[0] == "6 training images in 2 classes"
 
 
 def test_a_folder_without_images_is_refused(tmp_path: Path) -> None:

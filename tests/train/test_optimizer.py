@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 import torch
 from families import family
-from reference import optimisers as reference
-from reference.optimisers import Arrays
+from reference import optimizers as reference
+from reference.optimizers import Arrays
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from vitrail.config.recipe import SGD, Adam, Average, Schedule
+from vitrail.config.recipe import EMA, SGD, Adam, Schedule
 from vitrail.errors import ConfigError
 from vitrail.models import Model
 from vitrail.ops.schedules import decay_at, rate_at
-from vitrail.train.optimiser import Averaged, build_optimiser, clip, gradients, moments, set_rate
+from vitrail.train.optimizer import Averaged, build_optimizer, clip, gradients, moments, set_rate
 
 STEPS = 40
 BLOCK = ("attention.qkv", "attention.out", "mlp.expand", "mlp.contract")
@@ -57,18 +57,18 @@ def assert_equal(model: nn.Module, expected: Arrays, rtol: float = 1e-11) -> Non
         np.testing.assert_allclose(parameter.detach().double().numpy(), expected[name], rtol, atol=1e-13, err_msg=name)
 
 
-def group_of(optimiser: Optimizer, model: nn.Module, value: str) -> dict[str, float]:
+def group_of(optimizer: Optimizer, model: nn.Module, value: str) -> dict[str, float]:
     """A value of each parameter's group, by its name."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    return {names[id(item)]: group[value] for group in optimiser.param_groups for item in group["params"]}
+    return {names[id(item)]: group[value] for group in optimizer.param_groups for item in group["params"]}
 
 
 @pytest.mark.parametrize("name", ["vit", "hybrid", pytest.param("bit", marks=pytest.mark.slow)])
 def test_adam_is_the_authors_with_decay_on_kernels_by_the_relative_schedule(name: str) -> None:
     model = family(name, torch.float64)
-    base, schedule = 1e-3, Schedule(curve="linear", warmup=9, end=1e-5)
+    base, schedule = 1e-3, Schedule(curve="linear", warmup_steps=9, final_learning_rate=1e-5)
     # Their weight decay of 1e-4 at a rate of 1e-3 is AdamW's 0.1.
-    ours = build_optimiser(model, Adam(rate=base, betas=(0.9, 0.99), decay=0.1), None)
+    ours = build_optimizer(model, Adam(learning_rate=base, betas=(0.9, 0.99), weight_decay=0.1), None)
     theirs = reference.Adam(
         weights_of(model), base=base, decay=1e-4, decays=KERNELS[name], betas=(0.9, 0.99), epsilon=1e-8
     )
@@ -82,8 +82,8 @@ def test_adam_is_the_authors_with_decay_on_kernels_by_the_relative_schedule(name
 
 def test_in_single_precision_adam_stays_within_rounding_and_is_torchs() -> None:
     model, twin = family("vit"), family("vit")
-    config = Adam(rate=2e-3, decay=0.05, decay_on="all")
-    ours = build_optimiser(model, config, None)
+    config = Adam(learning_rate=2e-3, weight_decay=0.05, decay_on="all")
+    ours = build_optimizer(model, config, None)
     torchs = AdamW(twin.parameters(), lr=2e-3, weight_decay=0.05)
     theirs = reference.Adam(
         weights_of(model), base=2e-3, decay=1e-4, decays=set(weights_of(model)), betas=(0.9, 0.999), epsilon=1e-8
@@ -101,19 +101,19 @@ def test_in_single_precision_adam_stays_within_rounding_and_is_torchs() -> None:
 @pytest.mark.parametrize("name", KERNELS)
 def test_matrices_and_filters_decay_and_nothing_else(name: str) -> None:
     model = family(name)
-    decays = group_of(build_optimiser(model, Adam(decay=0.3), None), model, "weight_decay")
+    decays = group_of(build_optimizer(model, Adam(weight_decay=0.3), None), model, "weight_decay")
     assert {item for item, decay in decays.items() if decay == 0.3} == KERNELS[name]
     assert {decay for item, decay in decays.items() if item not in KERNELS[name]} == {0.0}
     assert decays.keys() == dict(model.named_parameters()).keys()
-    everything = group_of(build_optimiser(model, Adam(decay=0.3, decay_on="all"), None), model, "weight_decay")
+    everything = group_of(build_optimizer(model, Adam(weight_decay=0.3, decay_on="all"), None), model, "weight_decay")
     assert set(everything.values()) == {0.3}
-    assert set(group_of(build_optimiser(model, SGD(), None), model, "weight_decay").values()) == {0.0}
+    assert set(group_of(build_optimizer(model, SGD(), None), model, "weight_decay").values()) == {0.0}
 
 
 def test_sgd_with_momentum_and_clipping_is_the_references_at_every_step() -> None:
     model = family("vit", torch.float64)
-    schedule = Schedule(curve="cosine", warmup=7)
-    ours, theirs = build_optimiser(model, SGD(rate=0.03), None), reference.SGD(weights_of(model), momentum=0.9)
+    schedule = Schedule(curve="cosine", warmup_steps=7)
+    ours, theirs = build_optimizer(model, SGD(learning_rate=0.03), None), reference.SGD(weights_of(model), momentum=0.9)
     clips = set()
     for step in range(STEPS):
         given = give_gradients(model, step, scale=0.002 if step % 3 else 0.2)  # some within the limit, some over
@@ -130,8 +130,11 @@ def test_sgd_with_momentum_and_clipping_is_the_references_at_every_step() -> Non
 def test_bits_staircase_drives_sgd_as_the_hyperrule_does() -> None:
     model = family("bit", torch.float64)
     supports = (4, 10, 17, 25, STEPS)
-    schedule = Schedule(curve="staircase", warmup=4, milestones=supports[1:-1])
-    ours, theirs = build_optimiser(model, SGD(rate=0.003), None), reference.SGD(weights_of(model), momentum=0.9)
+    schedule = Schedule(curve="staircase", warmup_steps=4, milestones=supports[1:-1])
+    ours, theirs = (
+        build_optimizer(model, SGD(learning_rate=0.003), None),
+        reference.SGD(weights_of(model), momentum=0.9),
+    )
     for step in range(STEPS):
         expected = reference.hyperrule(0.003, supports, step)
         assert expected is not None
@@ -143,25 +146,25 @@ def test_bits_staircase_drives_sgd_as_the_hyperrule_does() -> None:
 
 def test_clipping_leaves_small_gradients_as_they_are_bit_for_bit() -> None:
     model = family("vit")
-    optimiser = build_optimiser(model, SGD(), None)
+    optimizer = build_optimizer(model, SGD(), None)
     give_gradients(model, 0)
-    before = [gradient.clone() for gradient in gradients(optimiser)]
-    norm = clip(gradients(optimiser), None)
-    assert norm == clip(gradients(optimiser), float(norm) + 1)
-    for one, other in zip(before, gradients(optimiser), strict=True):
+    before = [gradient.clone() for gradient in gradients(optimizer)]
+    norm = clip(gradients(optimizer), None)
+    assert norm == clip(gradients(optimizer), float(norm) + 1)
+    for one, other in zip(before, gradients(optimizer), strict=True):
         assert torch.equal(one, other)
-    clip(gradients(optimiser), 0.25)
-    assert float(clip(gradients(optimiser), None)) == pytest.approx(0.25, rel=1e-6)
+    clip(gradients(optimizer), 0.25)
+    assert float(clip(gradients(optimizer), None)) == pytest.approx(0.25, rel=1e-6)
 
 
-@pytest.mark.parametrize("average", [Average(decay=0.9), Average(decay=0.8, ramp=True)])
-def test_the_average_follows_the_weights_step_by_step(average: Average) -> None:
+@pytest.mark.parametrize("average", [EMA(decay=0.9), EMA(decay=0.8, ramp=True)])
+def test_the_average_follows_the_weights_step_by_step(average: EMA) -> None:
     model = family("vit", torch.float64)
-    averaged, optimiser = Averaged(model), build_optimiser(model, SGD(rate=0.1), None)
+    averaged, optimizer = Averaged(model), build_optimizer(model, SGD(learning_rate=0.1), None)
     expected = weights_of(model)
     for step in range(STEPS):
         give_gradients(model, step)
-        optimiser.step()
+        optimizer.step()
         averaged.update(model, decay_at(average, step))
         share = min(average.decay, (1 + step) / (10 + step)) if average.ramp else average.decay
         expected = {name: share * expected[name] + (1 - share) * new for name, new in weights_of(model).items()}
@@ -195,7 +198,7 @@ def test_the_average_goes_into_the_model_and_out_again_bit_for_bit() -> None:
 
 
 def layer_shares(model: Model, decay: float) -> dict[str, float]:
-    return group_of(build_optimiser(model, Adam(rate=0.1, decay=0.2), decay), model, "share")
+    return group_of(build_optimizer(model, Adam(learning_rate=0.1, weight_decay=0.2), decay), model, "share")
 
 
 def test_each_blocks_rate_is_a_share_of_the_next_ones() -> None:
@@ -212,8 +215,8 @@ def test_each_blocks_rate_is_a_share_of_the_next_ones() -> None:
 def test_layerwise_rates_and_decay_are_the_references() -> None:
     model = family("vit", torch.float64)
     shares = layer_shares(model, 0.75)
-    config = Adam(rate=0.01, decay=0.2)
-    ours = build_optimiser(model, config, 0.75)
+    config = Adam(learning_rate=0.01, weight_decay=0.2)
+    ours = build_optimizer(model, config, 0.75)
     theirs = reference.Adam(
         weights_of(model), base=0.01, decay=0.01 * 0.2, decays=KERNELS["vit"], betas=(0.9, 0.999), epsilon=1e-8
     )
@@ -226,20 +229,20 @@ def test_layerwise_rates_and_decay_are_the_references() -> None:
 
 def test_layerwise_rates_of_a_resnet_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"layer_decay is of a Vision Transformer's blocks.*Set layer_decay=none"):
-        build_optimiser(family("bit"), SGD(), 0.75)
+        build_optimizer(family("bit"), SGD(), 0.75)
 
 
 def test_frozen_weights_stay_and_memory_is_named_by_the_parameter() -> None:
     model = family("vit")
     model.head.requires_grad_(False)
     frozen = model.head.weight.clone() if isinstance(model.head, nn.Linear) else None
-    optimiser = build_optimiser(model, Adam(decay=0.5), None)
+    optimizer = build_optimizer(model, Adam(weight_decay=0.5), None)
     give_gradients(model, 0)
-    optimiser.step()
+    optimizer.step()
     assert isinstance(model.head, nn.Linear)
     assert frozen is not None
     assert torch.equal(model.head.weight, frozen)
-    found = moments(optimiser, model.named_parameters())
+    found = moments(optimizer, model.named_parameters())
     assert {name.partition("/")[0] for name in found} == {"exp_avg", "exp_avg_sq"}
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert {name.partition("/")[2] for name in found} == trained

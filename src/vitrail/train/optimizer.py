@@ -30,7 +30,7 @@ def depth_of(name: str, blocks: int) -> int:
     return 0 if name.startswith(("embedding", "class_token", "positions")) else blocks + 1
 
 
-def build_optimiser(model: nn.Module, config: Adam | SGD, layer_decay: float | None) -> Optimizer:
+def build_optimizer(model: nn.Module, config: Adam | SGD, layer_decay: float | None) -> Optimizer:
     """Make the optimiser; each group has its `share` of the rate, and its decay."""
     named = {name: parameter for name, parameter in own_names(model) if parameter.requires_grad}
     blocks = 1 + max((int(found[1]) for name in named if (found := BLOCK.match(name))), default=-1)
@@ -42,26 +42,26 @@ def build_optimiser(model: nn.Module, config: Adam | SGD, layer_decay: float | N
     for name, parameter in named.items():
         share = 1.0 if layer_decay is None else layer_decay ** (blocks + 1 - depth_of(name, blocks))
         decays = isinstance(config, Adam) and (config.decay_on == "all" or is_kernel(name, parameter))
-        decay = config.decay if isinstance(config, Adam) and decays else 0.0
+        decay = config.weight_decay if isinstance(config, Adam) and decays else 0.0
         groups.setdefault((share, decay), []).append(parameter)
     made = [
         {"params": parameters, "weight_decay": decay, "share": share} for (share, decay), parameters in groups.items()
     ]
     if isinstance(config, Adam):
-        return AdamW(made, lr=config.rate, betas=config.betas, eps=config.epsilon, fused=True)
+        return AdamW(made, lr=config.learning_rate, betas=config.betas, eps=config.epsilon, fused=True)
     fused = not any(isinstance(parameter, DTensor) for parameter in named.values())  # torch has no such SGD for these
-    return torch.optim.SGD(made, lr=config.rate, momentum=config.momentum, fused=fused)
+    return torch.optim.SGD(made, lr=config.learning_rate, momentum=config.momentum, fused=fused)
 
 
-def set_rate(optimiser: Optimizer, rate: float) -> None:
+def set_rate(optimizer: Optimizer, rate: float) -> None:
     """Give every group its share of a rate."""
-    for group in optimiser.param_groups:
+    for group in optimizer.param_groups:
         group["lr"] = rate * group["share"]
 
 
-def gradients(optimiser: Optimizer) -> list[Tensor]:
+def gradients(optimizer: Optimizer) -> list[Tensor]:
     """List the gradients that there are."""
-    return [item.grad for group in optimiser.param_groups for item in group["params"] if item.grad is not None]
+    return [item.grad for group in optimizer.param_groups for item in group["params"] if item.grad is not None]
 
 
 @torch.no_grad()
@@ -106,11 +106,11 @@ def _weights(model: nn.Module) -> list[Tensor]:
     return [parameter.detach() for parameter in model.parameters()]
 
 
-def moments(optimiser: Optimizer, named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+def moments(optimizer: Optimizer, named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
     """Give what the optimiser remembers, by its word and the parameter's name; step counts aside."""
     found = {}
     for name, parameter in named:
-        for word, value in optimiser.state.get(parameter, {}).items():
+        for word, value in optimizer.state.get(parameter, {}).items():
             if word != "step" and isinstance(value, Tensor):
                 found[f"{word}/{name}"] = value
     return found

@@ -8,7 +8,7 @@ import torch
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from torch import Tensor
 
-from vitrail.data.transforms import colour
+from vitrail.data.transforms import color
 
 FACTORS = (0.0, 0.1, 0.7, 1.0, 1.9, 2.8)
 
@@ -33,10 +33,10 @@ def distance(made: Tensor, expected: list[Image.Image]) -> int:
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
-        (colour.brightness, ImageEnhance.Brightness),
-        (colour.contrast, ImageEnhance.Contrast),
-        (colour.saturation, ImageEnhance.Color),
-        (colour.sharpness, ImageEnhance.Sharpness),
+        (color.brightness, ImageEnhance.Brightness),
+        (color.contrast, ImageEnhance.Contrast),
+        (color.saturation, ImageEnhance.Color),
+        (color.sharpness, ImageEnhance.Sharpness),
     ],
 )
 def test_enhancements_are_pils(ours: Callable[..., Tensor], theirs: type) -> None:
@@ -51,10 +51,10 @@ def test_enhancements_are_pils(ours: Callable[..., Tensor], theirs: type) -> Non
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
-        (colour.autocontrast, ImageOps.autocontrast),
-        (colour.equalize, ImageOps.equalize),
-        (colour.invert, ImageOps.invert),
-        (colour.greyscale, lambda image: ImageOps.grayscale(image).convert("RGB")),
+        (color.autocontrast, ImageOps.autocontrast),
+        (color.equalize, ImageOps.equalize),
+        (color.invert, ImageOps.invert),
+        (color.grayscale, lambda image: ImageOps.grayscale(image).convert("RGB")),
     ],
 )
 def test_operations_without_a_parameter_are_pils(
@@ -63,27 +63,27 @@ def test_operations_without_a_parameter_are_pils(
     images = photographs(5)
     images[4] = 77  # one level: nothing to stretch or to spread
     images[3, 1, 0, 0] = 255
-    assert distance(ours(images), [theirs(to_pil(image)) for image in images]) <= (ours is colour.autocontrast)
+    assert distance(ours(images), [theirs(to_pil(image)) for image in images]) <= (ours is color.autocontrast)
 
 
 def test_posterize_is_pils() -> None:
     images = photographs(8)
     bits = torch.arange(1, 9)
     expected = [ImageOps.posterize(to_pil(image), int(bit)) for image, bit in zip(images, bits, strict=True)]
-    assert distance(colour.posterize(images, bits), expected) == 0
-    assert (colour.posterize(images, torch.zeros(8, dtype=torch.int64)) == 0).all()
+    assert distance(color.posterize(images, bits), expected) == 0
+    assert (color.posterize(images, torch.zeros(8, dtype=torch.int64)) == 0).all()
 
 
 def test_solarize_is_pils() -> None:
     images = photographs(5)
     thresholds = torch.tensor([0, 1, 128, 255, 256])
     expected = [ImageOps.solarize(to_pil(image), int(at)) for image, at in zip(images, thresholds, strict=True)]
-    assert distance(colour.solarize(images, thresholds), expected) == 0
+    assert distance(color.solarize(images, thresholds), expected) == 0
 
 
 def test_solarize_add_adds_to_what_is_dark() -> None:
     images = torch.tensor([0, 100, 127, 128, 255], dtype=torch.uint8).expand(2, 1, 1, 5)
-    made = colour.solarize_add(images, torch.tensor([110, 165]))
+    made = color.solarize_add(images, torch.tensor([110, 165]))
     assert made.flatten(1).tolist() == [[110, 210, 237, 128, 255], [165, 255, 255, 128, 255]]
 
 
@@ -97,7 +97,7 @@ def gaussian(image: np.ndarray, deviation: float, axis: int) -> np.ndarray:
 def test_blur_is_a_gaussian() -> None:
     images = photographs(4)
     deviations = (0.1, 0.7, 1.3, 2.0)
-    made = colour.blur(images, torch.tensor(deviations), 2.0).double()
+    made = color.blur(images, torch.tensor(deviations), 2.0).double()
     for one, image, deviation in zip(made, images, deviations, strict=True):
         expected = gaussian(gaussian(image.numpy().astype(float), deviation, 1), deviation, 2)
         assert np.abs(one.numpy() - expected).max() <= 1.3
@@ -105,29 +105,29 @@ def test_blur_is_a_gaussian() -> None:
 
 def test_blur_is_pils_where_its_boxes_are_enough() -> None:
     images = photographs(4)
-    images = colour.blur(images, torch.full((4,), 2.0), 2.0)  # PIL's stand for a Gaussian on what is not all noise
+    images = color.blur(images, torch.full((4,), 2.0), 2.0)  # PIL's stand for a Gaussian on what is not all noise
     deviations = (0.5, 1.0, 1.5, 2.0)
-    made = colour.blur(images, torch.tensor(deviations), 2.0)
+    made = color.blur(images, torch.tensor(deviations), 2.0)
     blurred = [to_pil(image).filter(ImageFilter.GaussianBlur(d)) for image, d in zip(images, deviations, strict=True)]
     assert distance(made, blurred) <= 3
     inner = [image.crop((3, 3, 34, 26)) for image in blurred]  # its boxes go on otherwise past the edge
     assert distance(made[..., 3:26, 3:34], inner) <= 2
-    assert torch.equal(colour.blur(images, torch.full((4,), 0.05), 2.0), images)
+    assert torch.equal(color.blur(images, torch.full((4,), 0.05), 2.0), images)
     flat = torch.full((1, 3, 2, 3), 255, dtype=torch.uint8)  # smaller than the kernel
-    assert torch.equal(colour.blur(flat, torch.tensor([2.0]), 2.0), flat)
+    assert torch.equal(color.blur(flat, torch.tensor([2.0]), 2.0), flat)
 
 
 def test_other_numbers_of_channels_are_averaged() -> None:
     images = torch.tensor([10, 21], dtype=torch.uint8)[None, :, None, None].expand(1, 2, 3, 5)
-    assert (colour.greyscale(images) == 16).all()
+    assert (color.grayscale(images) == 16).all()
     one = torch.randint(0, 256, (2, 1, 5, 7), dtype=torch.uint8)
-    assert torch.equal(colour.greyscale(one), one)
+    assert torch.equal(color.grayscale(one), one)
 
 
 def test_an_image_comes_out_the_same_in_any_batch() -> None:
     images, factor = photographs(7), torch.linspace(0.2, 2.9, 7)
-    for operation in (colour.brightness, colour.contrast, colour.saturation, colour.sharpness):
+    for operation in (color.brightness, color.contrast, color.saturation, color.sharpness):
         alone = torch.cat([operation(images[i : i + 1], factor[i : i + 1]) for i in range(7)])
         assert torch.equal(operation(images, factor), alone)
-    alone = torch.cat([colour.blur(images[i : i + 1], factor[i : i + 1], 3.0) for i in range(7)])
-    assert torch.equal(colour.blur(images, factor, 3.0), alone)
+    alone = torch.cat([color.blur(images[i : i + 1], factor[i : i + 1], 3.0) for i in range(7)])
+    assert torch.equal(color.blur(images, factor, 3.0), alone)
