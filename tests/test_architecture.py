@@ -40,7 +40,7 @@ DOORS = {
     "safetensors": ("checkpoint",),
     "huggingface_hub": ("files",),
     "typer": ("cli",),
-    "rich": ("cli",),
+    "rich": ("cli", "runtime.reporter"),
 }
 FILES = sorted(SOURCE.rglob("*.py"))
 
