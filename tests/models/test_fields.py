@@ -10,7 +10,7 @@ from vitrail.config import override
 from vitrail.errors import ConfigError
 from vitrail.models import Model, build
 from vitrail.ops import resample_positions, standardize_by_deviation, standardize_by_variance
-from vitrail.ops.counts import parameters
+from vitrail.ops.cost.counts import parameters
 
 
 def count(model: Model) -> int:

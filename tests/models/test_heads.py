@@ -12,7 +12,7 @@ from vitrail.config import decode, encode, override
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models import Model, build
 from vitrail.models.base import CosineHead
-from vitrail.ops.counts import forward_macs, parameters
+from vitrail.ops.cost.counts import forward_macs, parameters
 from vitrail.train.optimizer import is_kernel
 
 NAME = "head.directions.weight"

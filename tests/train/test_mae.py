@@ -104,7 +104,7 @@ def test_hidden_pixels_change_nothing_that_is_predicted() -> None:
     assert (after[1] != before[1]).any(dim=1).all()
 
 
-@pytest.mark.parametrize("normalised", [True, False])
+@pytest.mark.parametrize("normalized", [True, False])
 def test_the_loss_is_of_the_hidden_pixels_each_patch_by_its_own_scale(*, normalized: bool) -> None:
     made = objective(normalized=normalized)
     part = batch()

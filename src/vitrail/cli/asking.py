@@ -90,7 +90,7 @@ def read_all(asked: Asked) -> tuple[dict[str, Any], list[str]]:
 def settle(asked: Asked, splits: "Mapping[str, Source]", *, later: Sequence[str] = ()) -> "Choice":
     """Choose a recipe and a model where they are not said; no reason is given for fields that are settled later."""
     from vitrail.data.sources.remote import RemoteShards
-    from vitrail.ops.counts import parameters
+    from vitrail.ops.cost.counts import parameters
     from vitrail.train.choose import Choice, choose, middle_side
     from vitrail.train.task import known_model, training_split
 

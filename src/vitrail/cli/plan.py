@@ -45,8 +45,8 @@ def plan(
 
     With --images and --epochs the run is counted too, also in the exaFLOPs of the paper's Table 6.
     """
-    from vitrail.ops import memory
-    from vitrail.studies import Plan, make_plan
+    from vitrail.ops.cost import memory
+    from vitrail.ops.cost.plan import CostPlan, make_plan
 
     if len(models) > 1 and not compare:
         raise ConfigError(f"got {len(models)} models. Give one, or put them side by side with --compare.")
@@ -66,7 +66,7 @@ def plan(
     passes = None if epochs is None else positive("--epochs", epochs)
     if passes is not None and passes > LARGEST:
         raise ConfigError(f"--epochs must be at most {LARGEST}; got {epochs}.")
-    plans: list[Plan] = []
+    plans: list[CostPlan] = []
     for name in models:
         changes = read_settings(*row(name), settings or [])
         if image_size is not None:

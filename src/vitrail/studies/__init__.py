@@ -1,5 +1,1 @@
-"""The paper's studies, and plans for one's own."""
-
-from vitrail.studies.plan import Plan, make_plan
-
-__all__ = ["Plan", "make_plan"]
+"""The paper's studies."""

@@ -17,9 +17,9 @@ from vitrail.data.feed import Feed, train_feed
 from vitrail.data.source import Source
 from vitrail.models import BiT, Model, ViT
 from vitrail.runtime.group import Group, shard
+from vitrail.runtime.memory import fit_micro_batch
 from vitrail.train.checkpoints import Checkpoints
 from vitrail.train.chores import Evaluate, Evaluation, Log, Probing, Save, Tell
-from vitrail.train.fitting import fit_micro_batch
 from vitrail.train.guard import Guard
 from vitrail.train.journal import Journal
 from vitrail.train.loop import Chore, Plan

@@ -10,7 +10,7 @@ from vitrail.checkpoint.layouts.codecs import CONVOLUTION, DENSE, FLAT
 from vitrail.checkpoint.layouts.units import units_of
 from vitrail.config import BiTConfig
 from vitrail.errors import CheckpointError
-from vitrail.ops.counts import Convolution, convolutions
+from vitrail.ops.cost.counts import Convolution, convolutions
 
 
 class Names(NamedTuple):

@@ -14,7 +14,7 @@ from vitrail.checkpoint.layouts.codecs import DENSE, FLAT, PATCH_TABLE, TABLE, T
 from vitrail.checkpoint.layouts.units import units_of
 from vitrail.config import BiTConfig, HybridStem, ModelConfig, PatchStem, Stem, ViTConfig
 from vitrail.errors import CheckpointError
-from vitrail.ops.counts import Convolution, convolutions
+from vitrail.ops.cost.counts import Convolution, convolutions
 
 # Attention, the norm after it, and the MLP, inside a block: numbered by kind, or in the first release by place.
 PARTS = {

@@ -10,7 +10,7 @@ from vitrail.checkpoint.layouts.codecs import SAME
 from vitrail.config import ModelConfig, ViTConfig, decode
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models import skeleton
-from vitrail.ops.counts import parameters
+from vitrail.ops.cost.counts import parameters
 
 
 def recognize(entries: Mapping[str, Entry]) -> str | None:

@@ -25,7 +25,7 @@ from vitrail.checkpoint.layouts.codecs import FLAT, PATCH_TABLE, PATCHES, POINT,
 from vitrail.checkpoint.layouts.units import units_of
 from vitrail.config import BiTConfig, HybridStem, LearnedPositions, ModelConfig, PatchStem, Stem, ViTConfig
 from vitrail.errors import CheckpointError
-from vitrail.ops.counts import Convolution, convolutions
+from vitrail.ops.cost.counts import Convolution, convolutions
 
 STEM = {"epsilon": 1e-5, "filter_rule": "variance", "filter_epsilon": 1e-8}
 BIT = {"epsilon": 1e-5, "filter_epsilon": 1e-8}

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import groupby
 
-from vitrail.ops.counts import Convolution
+from vitrail.ops.cost.counts import Convolution
 
 
 def units_of(convs: list[Convolution]) -> Iterator[tuple[int, int, dict[str, Convolution]]]:

@@ -12,10 +12,10 @@ from vitrail.config.objective import MaskedAutoencoder, MaskedPatches, NextPixel
 from vitrail.config.recipe import EMA, SGD, Adam, Training
 from vitrail.data.loader import Batch
 from vitrail.models import build
-from vitrail.ops.counts import parameters
-from vitrail.ops.memory import Step, peak_memory
-from vitrail.train import fitting
-from vitrail.train.fitting import fit_micro_batch, free_memory, networks, prediction_bytes
+from vitrail.ops.cost.counts import parameters
+from vitrail.ops.cost.memory import Step, peak_memory
+from vitrail.runtime import memory
+from vitrail.runtime.memory import fit_micro_batch, free_memory, networks, prediction_bytes
 from vitrail.train.prepare import build_objective
 
 CPU = torch.device("cpu")
@@ -24,8 +24,8 @@ GIB = 1 << 30
 
 
 def fitted(monkeypatch: pytest.MonkeyPatch, free: float, share: int, precision: str = "float32", **changes: Any) -> int:
-    monkeypatch.setattr(fitting, "free_memory", lambda device: int(free))
-    given = {"steps": 5, "optimiser": Adam()} | changes
+    monkeypatch.setattr(memory, "free_memory", lambda device: int(free))
+    given = {"steps": 5, "optimizer": Adam()} | changes
     return fit_micro_batch(MODEL, Training(**given), share, CPU, precision)
 
 
@@ -53,7 +53,7 @@ def test_the_average_and_adams_moments_take_room_and_bfloat16_makes_some(monkeyp
     free = needed(240) / 0.8 + 1
     plain = fitted(monkeypatch, free, 240)
     assert plain == 240
-    assert fitted(monkeypatch, free, 240, average=EMA()) < plain
+    assert fitted(monkeypatch, free, 240, ema=EMA()) < plain
     tight = needed(60) / 0.8 + 1
     assert fitted(monkeypatch, tight, 240) == 60
     assert fitted(monkeypatch, tight, 240, optimizer=SGD()) >= 60
@@ -91,7 +91,7 @@ def test_a_step_without_labels_needs_what_is_reckoned(
     weights = 4 * sum(parameter.numel() for parameter in made.module.parameters())
     measured = peak_bytes(once)[1] + 3 * weights + 4 * part.images.numel()  # with Adam's moments
     for share, fits in ((0.95, False), (1.15, True)):
-        monkeypatch.setattr(fitting, "free_memory", lambda device, share=share: int(share * measured / fitting.SHARE))
+        monkeypatch.setattr(memory, "free_memory", lambda device, share=share: int(share * measured / memory.SHARE))
         assert (fit_micro_batch(config, training, count, CPU, "float32") == count) == fits
 
 
@@ -127,8 +127,8 @@ def test_a_decoder_whose_activations_are_made_again_holds_less() -> None:
 def test_the_average_is_of_the_decoder_too(monkeypatch: pytest.MonkeyPatch) -> None:
     objective = MaskedAutoencoder()
     decoder = parameters(networks(MODEL, objective)[1]).total
-    asked = {"objective": objective, "average": EMA()}
-    found = [fitted(monkeypatch, free, 4096, **asked) for free in (GIB, GIB + 4 * decoder / fitting.SHARE)]
+    asked = {"objective": objective, "ema": EMA()}
+    found = [fitted(monkeypatch, free, 4096, **asked) for free in (GIB, GIB + 4 * decoder / memory.SHARE)]
     assert found[0] < found[1]
     assert fitted(monkeypatch, GIB, 4096, objective=objective) >= found[1]
 
@@ -144,8 +144,8 @@ def test_free_memory_is_what_the_machine_and_its_container_leave(
     meminfo, cgroup = tmp_path / "meminfo", tmp_path / "cgroup"
     cgroup.mkdir()
     meminfo.write_text("MemTotal:       33554432 kB\nMemAvailable:   16777216 kB\nHugePages_Total:       0\n")
-    monkeypatch.setattr(fitting, "MEMINFO", meminfo)
-    monkeypatch.setattr(fitting, "CGROUP", cgroup)
+    monkeypatch.setattr(memory, "MEMINFO", meminfo)
+    monkeypatch.setattr(memory, "CGROUP", cgroup)
     assert free_memory(CPU) == 16 * GIB
     (cgroup / "memory.current").write_text(f"{5 * GIB}\n")
     (cgroup / "memory.max").write_text("max\n")

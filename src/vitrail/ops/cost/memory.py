@@ -11,7 +11,7 @@ from typing import Literal
 
 from vitrail.config import BiTConfig, HybridStem, ModelConfig, RelativePositions, ViTConfig
 from vitrail.ops.attention import CHUNK
-from vitrail.ops.counts import Convolution, convolutions, parameters
+from vitrail.ops.cost.counts import Convolution, convolutions, parameters
 
 Precision = Literal["float32", "bfloat16"]
 Optimizer = Literal["adam", "sgd"]

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from vitrail.config import ModelConfig, override, parse
 from vitrail.models import Model, build, give_keys
-from vitrail.ops.memory import Step, activation_bytes, peak_memory
+from vitrail.ops.cost.memory import Step, activation_bytes, peak_memory
 
 CASES: dict[str, tuple[str, dict[str, object], dict[str, Any]]] = {
     "vit": ("ViT-Ti/16", {"depth": 3}, {"batch": 6}),

@@ -3,12 +3,12 @@
 from dataclasses import asdict, dataclass, replace
 
 from vitrail.config import ModelConfig, ViTConfig, encode
-from vitrail.ops.counts import EXA, Parts, exaflops, forward_macs, parameters, training_flops
-from vitrail.ops.memory import Memory, Step, activation_bytes, peak_memory
+from vitrail.ops.cost.counts import EXA, Parts, exaflops, forward_macs, parameters, training_flops
+from vitrail.ops.cost.memory import Memory, Step, activation_bytes, peak_memory
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class CostPlan:
     """The counts of a model, of a step, and of a run."""
 
     name: str
@@ -121,9 +121,9 @@ class Plan:
 
 def make_plan(
     name: str, config: ModelConfig, step: Step, *, images: int | None = None, epochs: float | None = None
-) -> Plan:
+) -> CostPlan:
     """Plan a model, a step and, where images and epochs are given, a run."""
-    return Plan(name=name, config=config, step=step, images=images, epochs=epochs)
+    return CostPlan(name=name, config=config, step=step, images=images, epochs=epochs)
 
 
 def gibibytes(size: int) -> str:

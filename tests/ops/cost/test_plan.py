@@ -1,8 +1,8 @@
 import json
 
 from vitrail.config import decode, parse
-from vitrail.ops.memory import Step
-from vitrail.studies import make_plan
+from vitrail.ops.cost.memory import Step
+from vitrail.ops.cost.plan import make_plan
 
 STEP = Step(kind="train", batch=256, precision="bfloat16")
 
@@ -17,7 +17,7 @@ def test_a_plan_speaks_json_that_says_it_all() -> None:
     assert document["run"]["steps"] == -(-2_121_000_000 // 256)
     memory = document["memory"]["training"]
     assert memory["total"] == sum(size for part, size in memory.items() if part != "total")
-    assert document["step"] == {"batch": 256, "precision": "bfloat16", "optimiser": "adam", "device": "cuda"}
+    assert document["step"] == {"batch": 256, "precision": "bfloat16", "optimizer": "adam", "device": "cuda"}
 
 
 def test_a_plan_without_a_run_has_none() -> None:
