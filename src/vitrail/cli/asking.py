@@ -14,7 +14,6 @@ import typer
 from rich.console import Console
 
 from vitrail.cli.describe import read_fields
-from vitrail.cli.machine import usual_workers
 from vitrail.cli.render import harmless
 from vitrail.config import BiTConfig, read_settings, row
 from vitrail.config.codec import encode
@@ -22,6 +21,7 @@ from vitrail.config.fields import mean, values_of
 from vitrail.config.recipe import Augmentation, Training
 from vitrail.config.recipes import adjust, recipe
 from vitrail.errors import ConfigError
+from vitrail.runtime.machine import usual_workers
 
 if TYPE_CHECKING:
     from vitrail.data.source import Source

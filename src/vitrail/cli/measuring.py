@@ -9,10 +9,10 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from vitrail.cli.machine import usual_workers
 from vitrail.cli.render import harmless
 from vitrail.config.check import one_of, rate, whole
 from vitrail.errors import DataError
+from vitrail.runtime.machine import usual_workers
 
 if TYPE_CHECKING:
     from vitrail.data.source import Source

@@ -1,0 +1,1 @@
+"""The verbs of Vitrail: what each command does, as a function."""
