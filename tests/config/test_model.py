@@ -11,7 +11,7 @@ SMALL = ViTConfig(stem=PatchStem(patch=8), depth=2, width=24, mlp_width=48, head
 
 def test_derived_values_follow_the_fields() -> None:
     assert (SMALL.grid, SMALL.tokens, SMALL.head_width, SMALL.representation) == ((3, 5), 16, 8, 24)
-    pooled = dataclasses.replace(SMALL, pooling="mean", representation_width=7)
+    pooled = dataclasses.replace(SMALL, pooling="mean", pre_logits=7)
     assert (pooled.tokens, pooled.class_tokens, pooled.representation) == (15, 0, 7)
 
 
@@ -55,7 +55,7 @@ def test_a_hybrid_takes_any_size(stem: HybridStem, size: tuple[int, int], grid: 
         ({"pooling": "cls"}, "pooling must be one of 'token', 'mean', 'max'; got 'cls'"),
         ({"activation": "erf"}, "activation must be one of 'gelu-tanh', 'gelu', 'relu'"),
         ({"epsilon": 0.0}, "epsilon must be positive"),
-        ({"representation_width": 0}, "representation_width must be"),
+        ({"pre_logits": 0}, "pre_logits must be"),
         ({"image_size": (24, 41)}, r"multiples of the patch side 8; got 24x41\. Resize or crop to 24x40 or 24x48"),
         ({"image_size": (4, 40)}, r"got 4x40\. Resize or crop to 8x40 first"),
         ({"hedas": 3}, r"a ViTConfig has no field 'hedas'\. Did you mean 'heads'\?"),

@@ -186,17 +186,17 @@ def test_every_recipe_has_its_name_and_survives_json(name: str) -> None:
     assert found.recipe == name
     document = json.loads(json.dumps(encode(found)))
     assert decode(document, Training, "training") == found
-    assert document["optimiser"]["kind"] == ("adam" if isinstance(found.optimizer, Adam) else "sgd")
+    assert document["optimizer"]["kind"] == ("adam" if isinstance(found.optimizer, Adam) else "sgd")
 
 
 def test_json_of_a_recipe_is_read_strictly() -> None:
     document = encode(training("scratch"))
     for changes, message in (
         ({"stpes": 3}, r"training has no field 'stpes'\. Did you mean 'steps'"),
-        ({"optimiser": {"kind": "lion"}}, "training.optimiser must be an object with a kind of adam, sgd; got 'lion'"),
-        ({"average": {"kind": "average", "decay": 0.5}}, "training.average lacks ramp"),
+        ({"optimizer": {"kind": "lion"}}, "training.optimizer must be an object with a kind of adam, sgd; got 'lion'"),
+        ({"ema": {"kind": "ema", "decay": 0.5}}, "training.ema lacks ramp"),
         ({"augmentation": None}, "training.augmentation must be an object with a kind of augmentation; got None"),
-        ({"batch": 0}, "batch must be a whole number, at least 1; got 0"),
+        ({"batch_size": 0}, "batch_size must be a whole number, at least 1; got 0"),
     ):
         with pytest.raises(ConfigError, match=message):
             decode(document | changes, Training, "training")
@@ -283,14 +283,15 @@ def changed(name: str, *settings: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "settings", "expected"),
     [
-        ("i1k", ["rate=5e-4"], {"optimiser": Adam(learning_rate=5e-4, weight_decay=0.3)}),
-        ("i1k", ["optimiser.decay=0.2"], {"optimiser": Adam(learning_rate=3e-3, weight_decay=0.2)}),
-        ("i1k", ["betas=0.8,0.95"], {"optimiser": Adam(learning_rate=3e-3, weight_decay=0.3, betas=(0.8, 0.95))}),
-        ("i1k", ["momentum=0.8", "optimiser=sgd"], {"optimiser": SGD(momentum=0.8)}),
+        ("i1k", ["rate=5e-4"], {"optimizer": Adam(learning_rate=5e-4, weight_decay=0.3)}),
+        ("i1k", ["decay=0.2"], {"optimizer": Adam(learning_rate=3e-3, weight_decay=0.2)}),
+        ("i1k", ["optimiser.decay=0.2"], {"optimizer": Adam(learning_rate=3e-3, weight_decay=0.2)}),
+        ("i1k", ["betas=0.8,0.95"], {"optimizer": Adam(learning_rate=3e-3, weight_decay=0.3, betas=(0.8, 0.95))}),
+        ("i1k", ["momentum=0.8", "optimiser=sgd"], {"optimizer": SGD(momentum=0.8)}),
         (
             "finetune/imagenet-512",
             ["optimiser=sgd", "momentum=0.8"],
-            {"optimiser": SGD(learning_rate=0.01, momentum=0.8)},
+            {"optimizer": SGD(learning_rate=0.01, momentum=0.8)},
         ),
         ("i1k", ["optimiser=adam"], {}),
         (
@@ -317,11 +318,11 @@ def changed(name: str, *settings: str) -> dict[str, Any]:
         ("i1k", ["mixup=0.4"], {"augmentation": Augmentation(mixup=0.4)}),
         ("i1k", ["area=0.2,1"], {"augmentation": Augmentation(crop_area=(0.2, 1.0))}),
         ("i1k", ["flip=false"], {"augmentation": Augmentation(flip=False)}),
-        ("finetune/imagenet-512", ["average=none"], {"average": None}),
-        ("finetune/pets", ["average=average"], {"average": EMA()}),
-        ("finetune/pets", ["average.decay=0.99"], {"average": EMA(decay=0.99)}),
-        ("finetune/imagenet-512", ["decay=0.99"], {"average": EMA(decay=0.99)}),
-        ("finetune/pets", ["clip=none", "image_size=96x160"], {"clip": None, "image_size": (96, 160)}),
+        ("finetune/imagenet-512", ["average=none"], {"ema": None}),
+        ("finetune/pets", ["average=average"], {"ema": EMA()}),
+        ("finetune/pets", ["average.decay=0.99"], {"ema": EMA(decay=0.99)}),
+        ("finetune/imagenet-512", ["decay=0.99"], {"ema": EMA(decay=0.99)}),
+        ("finetune/pets", ["clip=none", "image_size=96x160"], {"clip_norm": None, "image_size": (96, 160)}),
         ("finetune/pets", ["epochs=3"], {"steps": None, "epochs": 3.0}),
     ],
 )
@@ -332,11 +333,11 @@ def test_a_setting_reaches_into_parts_of_parts(name: str, settings: list[str], e
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("i1k", ["decay=0.2"], r"'decay' may mean optimiser\.decay or average\.decay\. Write it out"),
+        ("scratch", ["decay=0.2"], r"'decay' may mean optimizer\.weight_decay or ema\.decay\. Write it out"),
         (
             "finetune/pets",
             ["decay=0.2"],
-            r"'decay' is a field of average, which there is none of\. Write it out: average\.decay",
+            r"'decay' is a field of ema, which there is none of\. Write it out: ema\.decay",
         ),
         ("i1k", ["magnitude=3"], r"a field of randaugment, .* Write it out: augmentation\.randaugment\.magnitude"),
         ("i1k", ["mixpu=0.4"], r"has no field 'mixpu'\. Did you mean 'mixup'\?"),
@@ -345,21 +346,21 @@ def test_a_setting_reaches_into_parts_of_parts(name: str, settings: list[str], e
             "i1k",
             ["objective=mae", "target=mean-color"],
             "'target' is a field of objective=masked-patch; here objective is mae, whose fields are masked, "
-            r"normalised, decoder_depth, decoder_width, decoder_head_width\. Leave target out, or take "
+            r"normalized, decoder_depth, decoder_width, decoder_head_width\. Leave target out, or take "
             "objective=masked-patch",
         ),
         ("i1k", ["objective=mae", "objective.target=pixels"], "here objective is mae, whose fields are masked"),
         ("i1k", ["masked=0.5"], "'masked' is a field of objective=masked-patch or mae; .* is labels, which has none"),
-        ("i1k", ["momentum=0.8"], "'momentum' is a field of optimiser=sgd; here optimiser is adam"),
+        ("i1k", ["momentum=0.8"], "'momentum' is a field of optimizer=sgd; here optimizer is adam"),
         ("i1k", ["schedule.momentum=1"], "has no field 'schedule.momentum'"),
-        ("i1k", ["optimiser.rte=1"], r"Did you mean 'optimiser\.rate'\?"),
+        ("i1k", ["optimiser.rte=1"], r"Did you mean 'optimizer\.learning_rate'\?"),
         ("i1k", ["randaugment.magnitud=1"], r"Did you mean '.*randaugment\.magnitude'\?"),
         ("augreg/light2", ["magnitude=3", "randaugment.magnitude=4"], r"randaugment\.magnitude is given twice"),
         ("i1k", ["randaugment.magnitude=31"], "magnitude must be from 0 to 30; got 31"),
         ("i1k", ["area=0.2,0.4,0.6"], r"area must be two rising shares; got \(0\.2, 0\.4, 0\.6\)"),
         ("i1k", ["area=0.6,0.2"], "area must be two rising shares"),
-        ("i1k", ["optimiser=lion"], "optimiser must be one of adam, sgd; got 'lion'"),
-        ("i1k", ["average=yes"], "average must be one of average, none; got 'yes'"),
+        ("i1k", ["optimiser=lion"], "optimizer must be one of adam, sgd; got 'lion'"),
+        ("i1k", ["average=yes"], "ema must be one of ema, none; got 'yes'"),
         ("i1k", ["curve=exp"], "curve must be one of 'constant', 'linear', 'cosine', 'staircase'; got 'exp'"),
         ("i1k", ["milestones=3"], r"milestones belong to curve=staircase; got \(3,\) with cosine"),
         ("bit/hyperrule", ["milestones=5,3"], "milestones must be rising steps"),
@@ -378,16 +379,16 @@ def test_a_wrong_setting_of_training_is_refused_with_what_would_do(
 @pytest.mark.parametrize(
     "changes",
     [
-        {"optimiser": None},
+        {"optimizer": None},
         {"schedule": "cosine"},
-        {"average": 0.9},
+        {"ema": 0.9},
         {"augmentation": {}},
         {"recipe": 3},
         {"batch": 2.5},
         {"clip": 0},
         {"dropout": 1.0},
         {"smoothing": -0.1},
-        {"hidden": 1},
+        {"pre_logits": 1},
         {"seed": -1},
         {"image_size": (8,)},
         {"steps": 0},

@@ -20,12 +20,12 @@ def needs(check: Callable[..., object], default: object, **bounds: object) -> An
     return field(default=default, metadata={"check": functools.partial(check, **bounds) if bounds else check})
 
 
-def validate(config: object) -> None:
+def validate(config: object, where: str = "") -> None:
     """Check every field of a frozen dataclass, as it says itself or as its type does, and keep what the check reads."""
     for name, optional, check in _checks(type(config)):
         value = getattr(config, name)
         if value is not None or not optional:
-            object.__setattr__(config, name, check(name, value))
+            object.__setattr__(config, name, check(where + name, value))
 
 
 @functools.cache
@@ -131,7 +131,7 @@ def one_of(name: str, value: object, allowed: tuple[str, ...]) -> str:
 def part(name: str, value: object, kinds: tuple[type, ...]) -> object:
     """Read a part of a configuration, of one of these kinds."""
     if not isinstance(value, kinds):
-        wanted = " or ".join(kind.__name__ for kind in kinds)
+        wanted = " or ".join(f"a {kind.__name__}" if kind is not NoneType else "None" for kind in kinds)
         raise ConfigError(f"{name} must be {wanted}; got {value!r}.")
     return value
 

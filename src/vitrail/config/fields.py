@@ -60,7 +60,7 @@ def make(kind: type[Config], values: Mapping[str, object], changes: Mapping[str,
     A change names a field (`width`), a field of a part (`stem.patch`, or `patch` where one part alone has it),
     or gives a part by its word (`positions="relative"`).
     """
-    changes = _meant(kind, values, changes)
+    changes = meant(kind, values, changes)
     merged = _merge(kind, values, changes)
     inner: dict[str, dict[str, object]] = {}
     for name, value in changes.items():
@@ -95,7 +95,7 @@ def read_settings(kind: type, values: Mapping[str, object], settings: Iterable[s
         if name.strip() in pairs:
             raise ConfigError(f"{name.strip()} is set twice. Set it once.")
         pairs[name.strip()] = text.strip()
-    pairs = _meant(kind, values, pairs)
+    pairs = meant(kind, values, pairs)
     changes: dict[str, object] = {
         name: _read(name, text, hints(kind)[name]) for name, text in pairs.items() if name in hints(kind)
     }
@@ -109,10 +109,10 @@ def read_settings(kind: type, values: Mapping[str, object], settings: Iterable[s
 def mean(kind: type, values: Mapping[str, object], name: str) -> str:
     """Give the field that a name means, in today's words: an older name, or one of another library's."""
     words = TRAINING if kind is Training else MODEL if kind in (ViTConfig, BiTConfig) else {**MODEL, **TRAINING}
-    if kind is Training and name == "decay" and values.get("ema") is not None:
-        raise ConfigError("'decay' may mean optimizer.weight_decay or ema.decay. Write it out.")
-    if name == "decay" and kind is Training:
-        return "weight_decay"
+    if kind is Training and name == "decay" and isinstance(values.get("optimizer"), Adam):
+        if values.get("ema") is not None:
+            raise ConfigError("'decay' may mean optimizer.weight_decay or ema.decay. Write it out.")
+        return "optimizer.weight_decay"
     if name in hints(kind):
         return name
     where, _, leaf = name.rpartition(".")
@@ -128,17 +128,17 @@ def mean(kind: type, values: Mapping[str, object], name: str) -> str:
     return f"{part}.{words.get(leaf, leaf).rpartition('.')[2]}"
 
 
-def _meant(kind: type, values: Mapping[str, object], changes: Mapping[str, Any]) -> dict[str, Any]:
+def meant(kind: type, values: Mapping[str, object], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Give changes by today's names and values; refuses a field that is given under two names."""
     fresh: dict[str, Any] = {}
     said: dict[str, str] = {}
     for name, value in changes.items():
-        meant = mean(kind, values, name)
-        if meant in fresh:
-            raise ConfigError(f"{said[meant]} and {name} are one field, {meant}. Give it once.")
-        said[meant] = name
-        words = VALUES.get(meant.rpartition(".")[2], {})
-        fresh[meant] = words.get(value.lower(), value) if isinstance(value, str) else value
+        field = mean(kind, values, name)
+        if field in fresh:
+            raise ConfigError(f"{said[field]} and {name} are one field, {field}. Give it once.")
+        said[field] = name
+        words = VALUES.get(field.rpartition(".")[2], {})
+        fresh[field] = words.get(value.lower(), value) if isinstance(value, str) else value
     return fresh
 
 
@@ -216,26 +216,28 @@ def _reach(kind: type, values: Mapping[str, object], name: str) -> tuple[str, st
         raise ConfigError(f"{name!r} may mean {' or '.join(meant)}. Write it out.")
     _check_kind(kind, values, name)
     known = leaves if "." in name else (path.rpartition(".")[2] for path in leaves)
-    known = dict.fromkeys([*hints(kind), *known])
+    others = (leaf for part in hints(kind).values() for other in parts_of(part).values() for leaf in hints(other))
+    known = dict.fromkeys([*hints(kind), *known, *others])
     raise ConfigError(
         f"a {kind.__name__} has no field {name!r}.{_by_meaning(kind, name, known) or suggest(name, known)}"
     )
 
 
 def _by_meaning(kind: type, name: str, known: Iterable[str]) -> str:
-    """Say which field an unknown name may mean: the one whose words it shares, of ours or of other libraries'."""
-    words = TRAINING if kind is Training else MODEL
-    near = get_close_matches(name.lower(), words, n=1, cutoff=0.75)
-    if near and not get_close_matches(name.lower(), list(known), n=1, cutoff=0.85):
-        return f" Did you mean {words[near[0]]!r}?"
-    asked = set(name.lower().split("_"))
-    shared = [other for other in known if len(asked & set(other.split("_"))) >= 1 and "_" in other]
-    best = max(
-        shared, key=lambda other: len(asked & set(other.split("_"))) / len(asked | set(other.split("_"))), default=None
-    )
-    if best is not None and asked & set(best.split("_")) - {"rate", "size", "every"}:
-        return f" Did you mean {best!r}?"
-    return ""
+    """Say which field an unknown name may mean: by other libraries' words, then by a word that both have."""
+    words, known = (TRAINING if kind is Training else MODEL), list(known)
+    where, dot, leaf = name.lower().rpartition(".")
+    near = get_close_matches(leaf, words, n=1, cutoff=0.75)
+    whole = [words[token] for token in leaf.split("_") if token in words]  # lr_rate: lr
+    field = where + dot + words[near[0]].rpartition(".")[2] if near else None
+    if whole and not get_close_matches(leaf, known, n=1, cutoff=0.85):
+        return f" Did you mean {whole[0]!r}?"
+    if field in known and (dot or not get_close_matches(leaf, known, n=1, cutoff=0.85)):
+        return f" Did you mean {field!r}?"
+    asked = set(leaf.split("_")) - {"rate", "size", "every", "on"}
+    shared = [other for other in known if asked & {*other.split("_")} and not dot]
+    best = max(shared, key=lambda other: len(asked & {*other.split("_")}) / len(other.split("_")), default=None)
+    return "" if best is None else f" Did you mean {best!r}?"
 
 
 def _check_named(name: str, path: str, values: Mapping[str, object]) -> None:

@@ -109,6 +109,15 @@ class HybridStem:
 Stem = PatchStem | HybridStem
 
 
+def _positions(name: str, value: object) -> object:
+    if not isinstance(value, Positions):
+        raise ConfigError(
+            "positions must be none, learned, learned-2d, relative, sinusoidal or sinusoidal-2d, or such an object "
+            f"of vitrail.config; got {value!r}."
+        )
+    return value
+
+
 @dataclass(frozen=True, kw_only=True)
 class ViTConfig:
     """A Vision Transformer or a hybrid (Section 3.1, Table 1)."""
@@ -121,7 +130,7 @@ class ViTConfig:
     classes: int | None = 1000  # None: no head, the model gives its representation
     image_size: tuple[int, int] = needs(image_size, (224, 224))
     channels: int = 3
-    positions: Positions = PAPER_POSITIONS
+    positions: Positions = needs(_positions, PAPER_POSITIONS)
     attention: Attention = "full"  # axial (Appendix D.6): every block is one along rows, then one along columns
     causal: bool = False  # each token attends to itself and those before it, as a language model's (Chen et al., 2020)
     norm: Norm = "pre"  # post: after the residual sum, as in the original Transformer, and none at the end

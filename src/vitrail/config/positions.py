@@ -25,7 +25,7 @@ class LearnedPositions:
     resampling: Resampling = "bilinear-corners"
 
     def __post_init__(self) -> None:
-        validate(self)
+        validate(self, "positions.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Learned2DPositions:
     at: AppliedAt = "stem"
 
     def __post_init__(self) -> None:
-        validate(self)
+        validate(self, "positions.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class RelativePositions:
     at: AppliedAt = "layers"
 
     def __post_init__(self) -> None:
-        validate(self)
+        validate(self, "positions.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class SinusoidalPositions:
     at: AppliedAt = "stem"
 
     def __post_init__(self) -> None:
-        validate(self)
+        validate(self, "positions.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class Sinusoidal2DPositions:
     at: AppliedAt = "stem"
 
     def __post_init__(self) -> None:
-        validate(self)
+        validate(self, "positions.")
 
 
 Positions = (

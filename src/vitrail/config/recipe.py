@@ -207,7 +207,7 @@ class Training:
         usual = {"margin": None, "held_out": 0.0, "label_smoothing": 0.0, "loss": "softmax", "head_bias": 0.0}
         if said := [name for name, value in usual.items() if getattr(self, name) != value]:
             cure = " and ".join(f"{name}={'none' if usual[name] is None else usual[name]}" for name in said)
-            raise ConfigError(f"{' and '.join(said)} are of classes, and the objective has none. Set {cure}.")
+            raise ConfigError(f"only labels have {' and '.join(said)}, and the objective learns without. Set {cure}.")
 
     def _check_margin(self) -> None:
         if self.margin is None:

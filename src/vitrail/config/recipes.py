@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vitrail.config.fields import make, suggest
+from vitrail.config.fields import make, meant, suggest
 from vitrail.config.objective import MaskedAutoencoder, MaskedPatches, NextPixels
 from vitrail.config.recipe import EMA, SGD, Adam, Augmentation, Curve, RandAugment, Schedule, Training
 from vitrail.errors import ConfigError
@@ -101,13 +101,22 @@ def hyperrule(examples: int, side: int = HYPERRULE_SMALL) -> Row:
     return Row(training=training, source="BiT-HyperRule")
 
 
+# A length, what it takes the place of, and what that is then.
+LENGTHS = (
+    ("steps", "epochs", None),
+    ("epochs", "steps", None),
+    ("schedule.warmup_steps", "schedule.warmup_epochs", None),
+    ("schedule.warmup_epochs", "schedule.warmup_steps", 0),
+)
+
+
 def adjust(training: Training, changes: Mapping[str, Any]) -> Training:
-    """Change fields; steps take the place of epochs, and the other way round."""
-    changes = dict(changes)
-    for one, other in (("steps", "epochs"), ("epochs", "steps")):
-        if changes.get(one) is not None and other not in changes:
-            changes[other] = None
+    """Change fields; steps take the place of epochs, and the other way round, of the run and of its warm-up."""
     values = {name: getattr(training, name) for name in training.__dataclass_fields__}
+    changes = meant(Training, values, changes)
+    for one, other, nothing in LENGTHS:
+        if changes.get(one) is not None and other not in changes:
+            changes[other] = nothing
     return make(Training, values, changes)
 
 

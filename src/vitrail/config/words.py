@@ -18,7 +18,8 @@ TRAINING = {
     ),
     **dict.fromkeys(("clip", "clip_grad", "max_grad_norm", "grad_clip", "grad_clip_norm", "max_norm"), "clip_norm"),
     **dict.fromkeys(("hidden", "representation_layer"), "pre_logits"),
-    **dict.fromkeys(("warmup", "num_warmup_steps", "warmup_iters"), "schedule.warmup_steps"),
+    **dict.fromkeys(("warmup", "warmup_steps", "num_warmup_steps", "warmup_iters"), "schedule.warmup_steps"),
+    "warmup_epochs": "schedule.warmup_epochs",
     **dict.fromkeys(("end", "min_lr", "lr_end", "end_lr", "final_lr"), "schedule.final_learning_rate"),
     **dict.fromkeys(("sched", "scheduler", "lr_scheduler", "lr_scheduler_type", "lr_schedule"), "schedule.curve"),
     **dict.fromkeys(("decay_milestones", "multistep"), "schedule.milestones"),
@@ -30,7 +31,7 @@ TRAINING = {
     **dict.fromkeys(("max_steps", "total_steps", "num_steps", "training_steps", "iterations"), "steps"),
     **dict.fromkeys(("opt_eps", "adam_epsilon", "eps"), "optimizer.epsilon"),
     **dict.fromkeys(("opt_betas", "adam_betas"), "optimizer.betas"),
-    **dict.fromkeys(("drop", "drop_rate", "dropout_rate", "hidden_dropout_prob"), "dropout"),
+    **dict.fromkeys(("dropout_rate", "hidden_dropout_prob"), "dropout"),
     **dict.fromkeys(("mixup_alpha", "mix_up"), "mixup"),
     **dict.fromkeys(("cutmix_alpha", "cut_mix"), "cutmix"),
     **dict.fromkeys(("color_jitter", "colour_jitter"), "jitter"),
@@ -68,7 +69,7 @@ MODEL = {
     **dict.fromkeys(("grad_checkpointing", "gradient_checkpointing", "remat"), "checkpointing"),
     **dict.fromkeys(("hidden", "representation_width", "representation_size"), "pre_logits"),
     **dict.fromkeys(("drop_path", "drop_path_rate", "droppath", "stochdepth"), "stochastic_depth"),
-    **dict.fromkeys(("drop", "drop_rate", "dropout_rate", "hidden_dropout_prob", "proj_drop_rate"), "dropout"),
+    **dict.fromkeys(("dropout_rate", "hidden_dropout_prob", "proj_drop_rate"), "dropout"),
     **dict.fromkeys(
         ("attn_drop", "attn_drop_rate", "attention_dropout_rate", "attention_probs_dropout_prob"), "attention_dropout"
     ),
@@ -88,6 +89,7 @@ ANSWERS = {
     **dict.fromkeys(("bf16", "fp16", "amp", "half", "half_precision"), "Set precision=bfloat16 or precision=float32."),
     **dict.fromkeys(("num_workers", "dataloader_num_workers", "workers"), "The argument is workers."),
     **dict.fromkeys(("output_dir", "output", "workdir", "log_dir"), "The argument is out."),
+    **dict.fromkeys(("drop", "drop_rate"), "Did you mean 'dropout'?"),
     "out": "out is an argument of its own, and no field of the training.",
     **dict.fromkeys(("mlp_ratio", "mlp_expansion"), "Set mlp_width, in features: four times the width is usual."),
     **dict.fromkeys(("head_dim", "dim_head"), "Set heads: the width divided by the features of a head."),
@@ -107,7 +109,7 @@ ANSWERS = {
 # Words for values, by the field.
 VALUES: dict[str, dict[str, object]] = {
     "optimizer": {"adamw": "adam", "momentum": "sgd"},
-    "pooling": {"avg": "mean", "gap": "mean", "tok": "token", "cls": "token"},
+    "pooling": {"avg": "mean", "gap": "mean", "tok": "token"},
     "activation": {"gelu_tanh": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh", "gelu_new": "gelu-tanh"},
     "target": {"mean-colour": "mean-color", "small-colours": "small-colors"},
     "precision": {"bf16": "bfloat16", "fp32": "float32", "float": "float32", "no": "float32"},
