@@ -1,7 +1,6 @@
 """Scenes of shapes: repeatable, balanced, and what they say of themselves is true."""
 
 import pickle
-import time
 from math import pi, sin
 from typing import Any, get_args
 
@@ -147,17 +146,6 @@ def test_the_mean_color_tells_the_color_and_nothing_of_the_shape() -> None:
     assert probe(means, sources["colour"].labels) > 0.9
     for task in ("shape", "cell", "orientation"):
         assert probe(means, sources[task].labels) < 1 / len(CLASSES[task]) + 0.08
-
-
-def test_a_scene_of_64_pixels_takes_under_three_milliseconds() -> None:
-    source = SyntheticSource(120, 64, seed=1)
-    times = []
-    for repeat in range(3):
-        start = time.perf_counter()
-        for index in range(40):
-            source.read(40 * repeat + index)
-        times.append((time.perf_counter() - start) / 40)
-    assert min(times) < 3e-3
 
 
 def test_a_source_survives_pickling_and_its_fingerprint_follows_what_it_is() -> None:

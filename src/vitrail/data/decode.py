@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
 
-from vitrail.errors import VitrailError
+from vitrail.errors import DataError
 
 Pixels = NDArray[np.uint8]  # H W C
 # What is opened. Others that the library knows run programs of their own or are no photographs.
@@ -24,8 +24,8 @@ LARGEST = 90_000_000  # pixels
 LARGEST_SIDE = 65_500  # of a JPEG; longer ones are made to hurt
 
 
-class ImageError(VitrailError):
-    """An image that cannot be decoded; the message is the reason, in a few words."""
+class ImageError(DataError):
+    """One image that cannot be read or decoded; the message is the reason, in a few words."""
 
 
 class Box(NamedTuple):
@@ -127,6 +127,32 @@ def decode(data: bytes, channels: int = 3) -> Pixels:
     return OpenImage(data).pixels(channels=channels)
 
 
+def from_library(image: object) -> bytes | Pixels | None:
+    """Give what an image of the image library shows, upright, as pixels; None for any other object.
+
+    An image that was opened and not yet decoded gives the bytes of its file: it is then decoded as the file would be.
+    """
+    if not isinstance(image, Image.Image):
+        return None
+    try:
+        if isinstance(image, ImageFile.ImageFile) and image.fp is not None and image.tile and not image.tell():
+            place = image.fp.tell()
+            image.fp.seek(0)
+            data = image.fp.read()
+            image.fp.seek(place)
+            return data
+        return _to_array(ImageOps.exif_transpose(image) if _orientation(image) > 1 else image)
+    except ImageError:
+        raise
+    except Exception as error:  # truncated and damaged data stop decoders in many types
+        raise ImageError(f"damaged or truncated: {error}") from error
+
+
+def on_white(pixels: Pixels) -> Pixels:
+    """Show transparent pixels, H W 4, on white, as files of such are shown: H W 3."""
+    return _to_array(Image.fromarray(owned(pixels)))
+
+
 def encode(pixels: Pixels, kind: str = "PNG", quality: int = 90) -> bytes:
     """Encode pixels, H W 3 or H W 1, as a PNG or a JPEG."""
     buffer = io.BytesIO()
@@ -169,7 +195,7 @@ def _simplejpeg() -> ModuleType | None:
 
 def _orientation(image: Image.Image) -> int:
     """Read how the camera was held, 1 (upright) to 8; nonsense is upright."""
-    if image.format not in ("JPEG", "MPO", "WEBP", "PNG", "TIFF", "AVIF"):
+    if image.format not in (None, "JPEG", "MPO", "WEBP", "PNG", "TIFF", "AVIF"):
         return 1
     try:
         found = image.getexif().get(ExifTags.Base.Orientation, 1)
