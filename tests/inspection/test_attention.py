@@ -14,7 +14,7 @@ from vitrail import create, inspection
 from vitrail.config import PatchStem, ViTConfig
 from vitrail.errors import ConfigError, ShapeError
 from vitrail.inspection.attention import Seen
-from vitrail.inspection.looking import plain
+from vitrail.inspection.looking import unwrap
 from vitrail.inspection.maps import QueryMaps, plan_maps, to_levels
 from vitrail.models import ViT, build
 from vitrail.ops import attention
@@ -62,7 +62,7 @@ def test_rollout_equals_a_slow_reference_for_every_family(name: str) -> None:
     torch.testing.assert_close(whole.sum(dim=2), torch.ones_like(whole[:, :, 0]))
 
 
-@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("normalized", [False, True])
 @pytest.mark.parametrize("name", VITS)
 def test_distances_equal_a_slow_reference_for_every_family(name: str, normalized: bool) -> None:
     model = vit(name)
@@ -148,7 +148,7 @@ def test_a_compiled_model_gives_the_same() -> None:
     compiled = torch.compile(model, backend="aot_eager")
     compiled(images)
     assert isinstance(compiled, torch.nn.Module)
-    assert plain(compiled) is model
+    assert unwrap(compiled) is model
     torch.testing.assert_close(inspection.rollout(compiled, images), expected)
     model.compile(backend="aot_eager")
     model(images)

@@ -85,7 +85,7 @@ def test_corrupted_patches_are_shown_as_the_model_gets_them_and_painted_as_it_sa
     torch.testing.assert_close(found.losses, made.judge(outputs, part, inputs).losses)
 
 
-@pytest.mark.parametrize("normalised", [True, False])
+@pytest.mark.parametrize("normalized", [True, False])
 def test_hidden_patches_are_gray_and_then_what_the_decoder_says(*, normalized: bool) -> None:
     config = MaskedAutoencoder(normalized=normalized, decoder_depth=1)
     made = stirred(MaskedAutoencoding(family("vit-mean"), config, seed=0))

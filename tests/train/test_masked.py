@@ -21,11 +21,10 @@ from vitrail.data.loader import Batch
 from vitrail.errors import ConfigError
 from vitrail.models import ViT
 from vitrail.models.masked import MaskedPatchModel
-from vitrail.models.names import own_names
 from vitrail.ops.masking import KEPT, MASK, OTHER
 from vitrail.ops.order import Purpose, draws
 from vitrail.train.masked import MaskedPatchPrediction, cover, draw_patches
-from vitrail.train.optimizer import Averaged, build_optimizer
+from vitrail.train.optimizer import Averaged, build_optimizer, trainable_names
 from vitrail.train.state import State, Tally
 
 
@@ -207,7 +206,7 @@ def test_a_saved_state_holds_the_objectives_own_parts(average: EMA | None) -> No
     made = MaskedPatchPrediction(family("vit"), MaskedPatches(), seed=9)
     two = state(made)
     two.restore(one.document(), weights, {**others, **own})
-    for (name, first), (_, second) in zip(own_names(one.module), own_names(two.module), strict=True):
+    for (name, first), (_, second) in zip(trainable_names(one.module), trainable_names(two.module), strict=True):
         assert torch.equal(first, second), name
         for word in ("exp_avg", "exp_avg_sq"):
             assert torch.equal(one.optimizer.state[first][word], two.optimizer.state[second][word])
@@ -287,5 +286,5 @@ def test_models_and_recipes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"the model has 1\. Set target=pixels"):
         MaskedPatchPrediction(family("vit", channels=1), MaskedPatches(), seed=0)
     mixing = recipe("scratch").training.augmentation
-    with pytest.raises(ConfigError, match=r"not changed by mixup and cutmix and erasing\. Set mixup=0 and cutmix=0"):
+    with pytest.raises(ConfigError, match=r"not changed by mixup and cutmix and random_erasing\. Set mixup=0 and cutmix=0"):
         Training(objective=MaskedPatches(), augmentation=mixing, steps=1)

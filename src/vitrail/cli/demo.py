@@ -131,7 +131,7 @@ def _show(document: dict[str, Any], out: str) -> None:
 def _tell_shapes(seed: int, *, as_json: bool) -> None:
     import torch
 
-    from vitrail.inspection import Step, walk
+    from vitrail.inspection import Step, trace_shapes
     from vitrail.models import ViT, create
 
     stories: list[tuple[str, int, int, list[Step]]] = []
@@ -140,7 +140,7 @@ def _tell_shapes(seed: int, *, as_json: bool) -> None:
         assert isinstance(model, ViT)
         images = torch.rand(1, 3, side, side, generator=torch.Generator().manual_seed(seed)) * 2 - 1
         count = sum(parameter.numel() for parameter in model.parameters())
-        stories.append((name, side, count, walk(model, images)))
+        stories.append((name, side, count, trace_shapes(model, images)))
     if as_json:
         document = [
             {"model": name, "image_size": side, "parameters": count, "steps": [step._asdict() for step in steps]}

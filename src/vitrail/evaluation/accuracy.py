@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from vitrail.data.source import Source
-from vitrail.evaluation.passes import evaluating
-from vitrail.models import Model
+from vitrail.models import Model, eval_mode
 from vitrail.ops.losses import loss_of
 from vitrail.ops.metrics import ranks_of, within
 from vitrail.runtime.group import Group
@@ -34,7 +33,7 @@ def measure_accuracy(
     feed = feed_for(model, source, group, batch=batch, workers=workers, limit=limit)
     counts = torch.zeros(len(WORDS), dtype=torch.float64, device=group.device)
     run = model if forward is None else forward
-    with evaluating(model):
+    with eval_mode(model):
         for part in feed.epoch(0):
             assert part.targets is not None
             counts[4] += len(part.skipped)

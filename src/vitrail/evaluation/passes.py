@@ -50,17 +50,6 @@ class Rows:
     seconds: float = 0.0
 
 
-@contextmanager
-def evaluating(model: Model) -> Iterator[None]:
-    """Have a model in evaluation mode for a while, then as it was."""
-    trains = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(trains)
-
-
 class Share(NamedTuple):
     """What one lane found: places of the images in what it was given, their rows, and what could not be decoded."""
 

@@ -12,7 +12,7 @@ from vitrail.inspection.positions import (
     relative_similarity,
 )
 from vitrail.inspection.predictions import Predictions, open_objective, predict
-from vitrail.inspection.walk import Step, walk
+from vitrail.inspection.shapes import Step, trace_shapes
 
 __all__ = [
     "Agreement",
@@ -36,5 +36,5 @@ __all__ = [
     "rollout",
     "rollout_matrix",
     "shift_agreement",
-    "walk",
+    "trace_shapes",
 ]

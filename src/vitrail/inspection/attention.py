@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from vitrail.config import Grid
 from vitrail.inspection.layers import LayerFeatures
-from vitrail.inspection.looking import AT_ONCE, at_rest, fitting, in_parts, with_attention
-from vitrail.models import ViT
+from vitrail.inspection.looking import AT_ONCE, in_parts, to_model, with_attention
+from vitrail.models import ViT, eval_mode
 from vitrail.ops import CHUNK
 from vitrail.ops.distance import distance_sums, distances_from, patch_places
 from vitrail.ops.rollout import roll_on
@@ -181,8 +181,8 @@ def _each(
 ) -> list[Tensor]:
     """Read an observer of every few images, when it has seen all; nothing else of it is kept."""
     inside = with_attention(model)
-    with at_rest(inside):
-        fit = fitting(inside, images)
+    with eval_mode(inside):
+        fit = to_model(inside, images)
         found = []
         for some in in_parts(fit, images_at_once(inside, fit)):
             observer = make(what_is_seen(inside, some))

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from vitrail.config.check import number, one_of, whole
 from vitrail.errors import ConfigError, ShapeError
-from vitrail.inspection.looking import at_rest, check_pictures, fitting, in_parts, plain
-from vitrail.models import BiT, Model, ViT
+from vitrail.inspection.looking import check_pictures, in_parts, to_model, unwrap
+from vitrail.models import BiT, Model, ViT, eval_mode
 from vitrail.ops import patchify, unpatchify
 from vitrail.ops.order import Purpose, draws
 
@@ -36,7 +36,7 @@ class Moved(NamedTuple):
 
 def stride_of(model: nn.Module) -> int:
     """Give the pixels from one feature to the next."""
-    inside = plain(model)
+    inside = unwrap(model)
     if isinstance(inside, ViT):
         return inside.config.stem.stride
     assert isinstance(inside, BiT)
@@ -49,13 +49,13 @@ def shift_agreement(model: nn.Module, images: Float[Tensor, "B C H W"], shifts: 
     Features that move with the image (`maps` near 1) are what a convolution gives; a Vision Transformer is shown other
     patches unless the shift is a whole number of them, and other positions always.
     """
-    inside = plain(model)
+    inside = unwrap(model)
     check_pictures(images)
     if not shifts:
         raise ConfigError("expected a shift at least, in pixels; got none.")
     most = images.shape[3] - 1
     moves = [whole("shift", shift, least=0, most=most) for shift in shifts]
-    with at_rest(inside):
+    with eval_mode(inside):
         ours = _answers(inside, images)
         rows = []
         for move in moves:
@@ -83,7 +83,7 @@ def patch_agreement(
     `patch` is a side in pixels: the model's own unless it is said. Which patches is a function of the seed, the image's
     number and nothing else; a larger share holds the smaller ones.
     """
-    inside = plain(model)
+    inside = unwrap(model)
     check_pictures(images)
     one_of("change", change, ("drop", "shuffle"))
     if not shares:
@@ -96,7 +96,7 @@ def patch_agreement(
         raise ShapeError(
             f"patches of {side} pixels must fill the images; got {images.shape[2]}x{images.shape[3]}. Say patch=."
         )
-    with at_rest(inside):
+    with eval_mode(inside):
         ours = _answers(inside, images)
         rows = [
             _compared(ours, _answers(inside, changed(images, share, change, side, seed)) if share else ours)
@@ -133,7 +133,7 @@ class _Answers(NamedTuple):
 
 def _answers(model: Model, images: Tensor) -> _Answers:
     parts = []
-    for some in in_parts(fitting(model, images)):
+    for some in in_parts(to_model(model, images)):
         if isinstance(model, ViT):
             tokens = model.tokens(some)
             representation = model.read(tokens)

@@ -6,8 +6,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.config.check import whole
-from vitrail.inspection.looking import at_rest, plain
-from vitrail.models import BiT, ViT
+from vitrail.inspection.looking import unwrap
+from vitrail.models import BiT, ViT, eval_mode
 from vitrail.models.resnet import SameConv
 from vitrail.models.tokens import PatchEmbedding
 from vitrail.ops import standardize_by_variance, unpatchify
@@ -25,8 +25,8 @@ class Components(NamedTuple):
 
 def filters_of(model: nn.Module) -> Float[Tensor, "D C p p"]:
     """Give the first layer's filters: of the patches (E in eq. 1), or, as it applies them, of a ResNet's root."""
-    inside = plain(model)
-    with at_rest(inside):
+    inside = unwrap(model)
+    with eval_mode(inside):
         if isinstance(inside, BiT):
             return standardize_by_variance(inside.root.weight, inside.root.epsilon).float()
         assert isinstance(inside, ViT)

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail.errors import ConfigError, ShapeError
-from vitrail.inspection.looking import at_rest, fitting, in_parts, plain
-from vitrail.models import BiT, ViT
+from vitrail.inspection.looking import in_parts, to_model, unwrap
+from vitrail.models import BiT, ViT, eval_mode
 from vitrail.ops.similarity import FEWEST, gram, kernel_alignment
 
 CELLS = 8  # sides of the grid to which features are averaged before they are compared
@@ -61,12 +61,12 @@ def compare_layers(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Float[Te
 
 def grams_of(model: nn.Module, images: Float[Tensor, "B C H W"]) -> Grams:
     """Send images through and give every layer's Gram matrix."""
-    inside = plain(model)
+    inside = unwrap(model)
     assert isinstance(inside, ViT | BiT)
     count = len(inside.blocks if isinstance(inside, ViT) else inside.stages)
     features = LayerFeatures(count)
-    with at_rest(inside):
-        for some in in_parts(fitting(inside, images)):
+    with eval_mode(inside):
+        for some in in_parts(to_model(inside, images)):
             for layer, maps in enumerate(inside.feature_map(some, range(count))):
                 features.add(layer, maps)
     return features.grams()

@@ -1,7 +1,6 @@
-"""A model to look into: the one behind a compiled one, at rest, and as it was afterwards."""
+"""A model to look into: the one behind its wrappers, and images that it can read."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from jaxtyping import Float
@@ -13,7 +12,7 @@ from vitrail.models import Model, ViT
 AT_ONCE = 16  # images
 
 
-def plain(model: nn.Module) -> Model:
+def unwrap(model: nn.Module) -> Model:
     """Give the model behind torch.compile and data-parallel wrappers."""
     inside = model
     while not isinstance(inside, Model):
@@ -26,34 +25,21 @@ def plain(model: nn.Module) -> Model:
 
 def with_attention(model: nn.Module) -> ViT:
     """Give the Vision Transformer or hybrid behind a model; refuse what has no attention."""
-    inside = plain(model)
+    inside = unwrap(model)
     if not isinstance(inside, ViT):
         raise ConfigError(f"a {type(inside).__name__} has no attention to show. Take a Vision Transformer or a hybrid.")
     return inside
 
 
-@contextmanager
-def at_rest(model: nn.Module) -> Iterator[None]:
-    """Have a model in evaluation mode and without gradients for a while; every part is then as it was."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
-def fitting(model: Model, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
-    """Give images where the model is, in its precision; refuse what are none."""
+def to_model(model: Model, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+    """Move images to the model's device and precision; refuse anything that is no batch of images."""
     check_pictures(images)
     weight = next(model.parameters())
     return images.to(weight.device, weight.dtype)
 
 
 def check_pictures(images: Tensor) -> None:
-    """Refuse what are no images to look at."""
+    """Refuse anything that is no batch of images."""
     if images.ndim != 4 or not images.is_floating_point():
         raise ShapeError(
             f"expected images as floats, B C H W, scaled as the model reads them; got {images.dtype} of shape "

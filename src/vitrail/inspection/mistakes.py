@@ -6,9 +6,9 @@ import torch
 
 from vitrail.data.source import Source
 from vitrail.errors import DataError
-from vitrail.inspection.looking import at_rest, fitting
+from vitrail.inspection.looking import to_model
 from vitrail.inspection.views import views_of
-from vitrail.models import Model
+from vitrail.models import Model, eval_mode
 
 AT_ONCE = 32
 
@@ -22,8 +22,8 @@ def surest_mistakes(model: Model, source: Source, numbers: Sequence[int]) -> lis
             views, kept, _ = views_of(model, source, labeled[start : start + AT_ONCE])
         except DataError:  # none of these can be decoded; others may
             continue
-        with at_rest(model):
-            shares = model(fitting(model, views.images)).float().softmax(dim=1)
+        with eval_mode(model):
+            shares = model(to_model(model, views.images)).float().softmax(dim=1)
         sure, answer = shares.max(dim=1)
         wrong = (answer.cpu() != torch.from_numpy(source.labels[kept])).tolist()
         found += [(-share, number) for share, number, bad in zip(sure.tolist(), kept, wrong, strict=True) if bad]

@@ -17,7 +17,8 @@ from vitrail.config import (
 )
 from vitrail.config.check import as_size, whole
 from vitrail.errors import ConfigError
-from vitrail.inspection.looking import at_rest, with_attention
+from vitrail.inspection.looking import with_attention
+from vitrail.models import eval_mode
 from vitrail.models.positions import AddedPositions, Learned2D, Relative
 from vitrail.ops.similarity import cosines
 
@@ -65,7 +66,7 @@ def position_similarity(
         raise ConfigError(f"positions of the kind {kind!r} are no vectors that are added to the tokens.{other}")
     whole("table", table, least=0, most=positions.tables - 1)
     grid = inside.config.stem.grid(*(inside.config.image_size if image_size is None else as_size(image_size)))
-    with at_rest(inside):
+    with eval_mode(inside):
         vectors = positions.vectors(table, grid, next(inside.parameters()))[positions.leading :]  # N D
     directions = F.normalize(vectors.detach().double(), dim=1).unflatten(0, grid)  # rows cols D
     some = directions[:: whole("every", every), ::every]

@@ -15,9 +15,9 @@ from vitrail.config.recipe import Training
 from vitrail.data.loader import Batch
 from vitrail.data.transforms import scale, unscale
 from vitrail.errors import CheckpointError
-from vitrail.inspection.looking import at_rest, fitting
-from vitrail.models import Model, ViT
-from vitrail.models.names import OWN
+from vitrail.inspection.looking import to_model
+from vitrail.models import Model, ViT, eval_mode
+from vitrail.models.initialize import OBJECTIVE
 from vitrail.models.pixels import NextPixelModel
 from vitrail.ops import patchify, unpatchify
 from vitrail.ops.colors import COLORS, SMALL, class_colors
@@ -56,10 +56,10 @@ def open_objective(checkpoint: str | os.PathLike[str], model: Model) -> Predicti
     if saved is None or isinstance(saved.objective, Labels) or not isinstance(model, ViT):
         return None
     training = Training(objective=saved.objective, steps=1)
-    made = build_objective(model, training, lambda: saved.tensors[OWN + "palette"])
+    made = build_objective(model, training, lambda: saved.tensors[OBJECTIVE + "palette"])
     assert isinstance(made, Predicting)
     wanted = {name for name, _ in made.module.named_parameters() if not name.startswith("encoder.")}
-    given = {name.removeprefix(OWN): value for name, value in saved.tensors.items()}
+    given = {name.removeprefix(OBJECTIVE): value for name, value in saved.tensors.items()}
     try:
         if wanted != given.keys():
             raise ValueError(f"it has {', '.join(sorted(given))}")
@@ -76,8 +76,8 @@ def open_objective(checkpoint: str | os.PathLike[str], model: Model) -> Predicti
 def predict(objective: Predicting, images: Float[Tensor, "B C H W"]) -> Predictions:
     """Hide, ask and judge as in training, always the same of the same place; give all of it as pictures."""
     samples = torch.arange(len(images))
-    with at_rest(objective.module):
-        images = fitting(objective.encoder, images)
+    with eval_mode(objective.module):
+        images = to_model(objective.encoder, images)
         part = Batch(images, samples, samples, samples, samples[:0], 0, 0, ())
         inputs = objective.inputs(part)
         outputs = objective.module(*inputs).float()

@@ -12,10 +12,10 @@ from vitrail.errors import ConfigError
 from vitrail.inspection.attention import Distances, Pooled, Rollout, images_at_once, observe, what_is_seen
 from vitrail.inspection.bias import Agreement, Moved, patch_agreement, shift_agreement, stride_of
 from vitrail.inspection.layers import Grams, LayerFeatures, compare_layers, grams_of
-from vitrail.inspection.looking import at_rest, check_weights, fitting, in_parts
+from vitrail.inspection.looking import check_weights, in_parts, to_model
 from vitrail.inspection.maps import Maps, Plan, QueryMaps, plan_maps
 from vitrail.inspection.pictures import Picture, pictures_of
-from vitrail.models import Model, ViT
+from vitrail.models import Model, ViT, eval_mode
 from vitrail.ops.similarity import FEWEST
 
 ROOM = 14_000_000  # bytes of maps and pictures; a third more as a page's text
@@ -75,13 +75,13 @@ def study(
     check_weights(model)
     pictures = pictures_of(views.pixels, PICTURES)
     room = ROOM - sum(picture.bytes for picture in pictures)
-    with at_rest(model):
+    with eval_mode(model):
         tell("following attention")
         if isinstance(model, ViT):
             attention, logits, grams = look(model, views.images, room if maps else None)
         else:
             grams = grams_of(model, views.images)
-            logits = torch.cat([model(some).float().cpu() for some in in_parts(fitting(model, views.images))])
+            logits = torch.cat([model(some).float().cpu() for some in in_parts(to_model(model, views.images))])
     if not torch.isfinite(logits).all() or (attention is not None and not torch.isfinite(attention.rollout).all()):
         raise ConfigError(
             "the model's answers to these images are not finite: it has diverged, or its precision is too low. "
@@ -127,7 +127,7 @@ def look(
         more = min(images_at_once(model, images), len(images) - done)
         if done < plan.all_heads:
             more = min(more, plan.all_heads - done)
-        some = fitting(model, images[done : done + more])
+        some = to_model(model, images[done : done + more])
         seen = what_is_seen(model, some)
         roll, pool, queries = Rollout(seen), Pooled(seen), QueryMaps(seen, plan.cell, all_heads=done < plan.all_heads)
         raw, scaled = Distances(seen, normalized=False), Distances(seen, normalized=True)

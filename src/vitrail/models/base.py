@@ -1,6 +1,7 @@
 """What every model of Vitrail offers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import overload
 
 import torch
@@ -73,3 +74,16 @@ class Model(nn.Module):
     ) -> list[Tensor]:
         """Attention weights by layer, each B h Q T; of a Vision Transformer alone."""
         raise ConfigError(f"a {type(self).__name__} has no attention to show. Take a Vision Transformer.")
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Put a model in evaluation mode, without gradients, for a while; every part is then in its own mode again."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

@@ -40,6 +40,7 @@ def three_xavier_uniform(tensor: Tensor, generator: Generator) -> None:
 
 ZERO, ONE = constant(0), constant(1)
 DIRECTIONS = "head.directions.weight"  # of a classifier by cosines
+OBJECTIVE = "objective."  # before the names of parameters that an objective adds to the model's
 
 TABLE: tuple[tuple[str, Draw], ...] = (
     ("class_token", ZERO),

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 from vitrail.config import Grid, Sinusoidal2DPositions, ViTConfig
 from vitrail.config.objective import STEP, MaskedAutoencoder
 from vitrail.models.encoder import Block, Blocks
-from vitrail.models.initialize import draw
-from vitrail.models.names import OWN
+from vitrail.models.initialize import OBJECTIVE, draw
 from vitrail.models.positions import TokenPositions, build_positions
 from vitrail.models.recompute import run
 from vitrail.models.tokens import PatchEmbedding
@@ -35,7 +34,7 @@ class MaskedAutoencoderModel(nn.Module):
         self.predictor = nn.Linear(config.width, config.stem.stride**2 * config.channels)
         for name, parameter in self.named_parameters():
             if not name.startswith("encoder."):
-                parameter.data.copy_(draw(OWN + name, parameter.shape, seed))
+                parameter.data.copy_(draw(OBJECTIVE + name, parameter.shape, seed))
 
     def forward(
         self,

@@ -13,9 +13,25 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from vitrail.config.recipe import SGD, Adam
 from vitrail.errors import ConfigError
-from vitrail.models.names import own_names
+from vitrail.models.initialize import OBJECTIVE
 
 BLOCK = re.compile(r"blocks\.(\d+)\.")
+
+
+def trainable_names(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Give every parameter by its name in the model, or by objective.NAME where the objective adds it.
+
+    A module that trains a model for an objective has it as `encoder`; any other is the model.
+    """
+    wraps = isinstance(getattr(module, "encoder", None), nn.Module)
+    for name, parameter in module.named_parameters():
+        inside = name.removeprefix("encoder.")
+        yield OBJECTIVE + name if wraps and inside == name else inside, parameter
+
+
+def is_objective_parameter(name: str) -> bool:
+    """Tell the parameters that an objective adds from those of the model."""
+    return name.startswith(OBJECTIVE)
 
 
 def is_kernel(name: str, parameter: Tensor) -> bool:
@@ -32,7 +48,7 @@ def depth_of(name: str, blocks: int) -> int:
 
 def build_optimizer(model: nn.Module, config: Adam | SGD, layer_decay: float | None) -> Optimizer:
     """Make the optimiser; each group has its `share` of the rate, and its decay."""
-    named = {name: parameter for name, parameter in own_names(model) if parameter.requires_grad}
+    named = {name: parameter for name, parameter in trainable_names(model) if parameter.requires_grad}
     blocks = 1 + max((int(found[1]) for name in named if (found := BLOCK.match(name))), default=-1)
     if layer_decay is not None and not blocks:
         raise ConfigError(
@@ -78,7 +94,7 @@ class Averaged:
     """A running average of a model's weights (Polyak)."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.weights = {name: parameter.detach().clone() for name, parameter in own_names(model)}
+        self.weights = {name: parameter.detach().clone() for name, parameter in trainable_names(model)}
 
     @torch.no_grad()
     def update(self, model: nn.Module, decay: float) -> None:

@@ -14,9 +14,8 @@ from vitrail.data.loader import Skip
 from vitrail.errors import CheckpointError
 from vitrail.models import Model
 from vitrail.models.build import skeleton
-from vitrail.models.names import is_own, own_names
 from vitrail.runtime.group import gathered, of_each_rank, of_this_rank, placed
-from vitrail.train.optimizer import Averaged, moments
+from vitrail.train.optimizer import Averaged, is_objective_parameter, moments, trainable_names
 
 
 class Best(NamedTuple):
@@ -99,7 +98,7 @@ class State:
             every = ((name, gathered(tensor.detach())) for name, tensor in tensors)
             return {name: tensor.cpu() if keeps else tensor.new_empty(0) for name, tensor in every}
 
-        named = list(own_names(self.module))
+        named = list(trainable_names(self.module))
         raw = whole(named)
         others = whole(moments(self.optimizer, named).items())
         others["tally"] = of_each_rank(self.tally.sums).cpu()
@@ -107,8 +106,8 @@ class State:
         if self.average is not None:
             counting = whole(self.average.weights.items())
             others |= {f"weights/{name}": value for name, value in raw.items()}
-        weights = {name: value for name, value in counting.items() if not is_own(name)}
-        return weights, {name: value for name, value in counting.items() if is_own(name)}, others
+        weights = {name: value for name, value in counting.items() if not is_objective_parameter(name)}
+        return weights, {name: value for name, value in counting.items() if is_objective_parameter(name)}, others
 
     @torch.no_grad()
     def restore(self, document: Mapping[str, Any], weights: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> None:
@@ -125,8 +124,8 @@ class State:
     ) -> None:
         pairs = [(self.tally.sums, of_this_rank(others["tally"]))]
         memories: list[tuple[Tensor, dict[str, Tensor]]] = []
-        for name, parameter in own_names(self.module):
-            counting = others[name] if is_own(name) else weights[name]
+        for name, parameter in trainable_names(self.module):
+            counting = others[name] if is_objective_parameter(name) else weights[name]
             pairs.append((parameter, counting if self.average is None else others[f"weights/{name}"]))
             if self.average is not None:
                 pairs.append((self.average.weights[name], counting))

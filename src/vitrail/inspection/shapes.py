@@ -22,11 +22,11 @@ class Step(NamedTuple):
 
 
 @torch.no_grad()
-def walk(model: ViT, images: Float[Tensor, "B C H W"]) -> list[Step]:
+def trace_shapes(model: ViT, images: Float[Tensor, "B C H W"]) -> list[Step]:
     """Run the images through a plain ViT and write down the shape of everything on the way."""
     config = model.config
     if not isinstance(config.stem, PatchStem):
-        raise ConfigError("the walk begins with patches of pixels; a hybrid begins with a ResNet. Take a plain ViT.")
+        raise ConfigError("the shapes are those of patches of pixels; a hybrid begins with a ResNet. Take a plain ViT.")
     embedded = model.embed(images)
     patches, projected = patchify(images, config.stem.patch), model.embedding(images)
     block = model.blocks[0]

@@ -3,7 +3,7 @@ import torch
 from families import family, images_for
 
 from vitrail.errors import ConfigError
-from vitrail.inspection import walk
+from vitrail.inspection import trace_shapes
 from vitrail.models import ViT
 
 
@@ -11,7 +11,7 @@ from vitrail.models import ViT
 def test_every_shape_is_measured(name: str, tokens: int) -> None:
     model = family(name)
     assert isinstance(model, ViT)
-    shapes = {step.what: step.shape for step in walk(model, images_for(model))}
+    shapes = {step.what: step.shape for step in trace_shapes(model, images_for(model))}
     assert shapes == {
         "image": (2, 3, 12, 20),
         "patches": (2, 15, 48),
@@ -31,4 +31,4 @@ def test_a_hybrid_has_another_story() -> None:
     model = family("hybrid")
     assert isinstance(model, ViT)
     with pytest.raises(ConfigError, match="Take a plain ViT"):
-        walk(model, torch.rand(1, 3, 24, 41))
+        trace_shapes(model, torch.rand(1, 3, 24, 41))
