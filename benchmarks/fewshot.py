@@ -16,10 +16,10 @@ import torch
 from vitrail.cli.measuring import CPU_BATCH
 from vitrail.data.open import open_data
 from vitrail.evaluation.features import few_shot_table
-from vitrail.evaluation.passes import Pass
 from vitrail.evaluation.shots import Settings
 from vitrail.models import create
 from vitrail.runtime.group import Group
+from vitrail.runtime.inference import Pass
 from vitrail.runtime.machine import usual_workers
 from vitrail.studies.speed_of_data import photograph
 

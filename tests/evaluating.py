@@ -11,9 +11,9 @@ from PIL import Image
 from vitrail.config import Card
 from vitrail.data.decode import ImageError, Pixels
 from vitrail.data.sources.memory import MemorySource
-from vitrail.evaluation.passes import Pass
 from vitrail.models import Model, create
 from vitrail.runtime.group import Group
+from vitrail.runtime.inference import Pass
 
 NAMES = tuple("abcdefg")
 HEIGHT, WIDTH = 8, 12

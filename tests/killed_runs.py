@@ -162,7 +162,6 @@ def serve() -> None:
     """Fork a run for each line that comes in; answer with its exit statuses."""
     import vitrail.checkpoint.load
     import vitrail.data.open
-    import vitrail.evaluation.accuracy
     import vitrail.train.choose
     import vitrail.train.run  # noqa: F401
     from vitrail.cli import main

@@ -21,8 +21,8 @@ import vitrail
 from vitrail.cli import main
 from vitrail.data.open import open_data
 from vitrail.data.sources.memory import MemorySource
-from vitrail.evaluation.accuracy import measure_accuracy
 from vitrail.evaluation.results import read_results
+from vitrail.train.measure import measure_accuracy
 
 IMAGES = 41  # which no batch below goes into
 

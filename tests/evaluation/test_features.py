@@ -12,10 +12,10 @@ from vitrail.data.sources.memory import MemorySource
 from vitrail.errors import DataError
 from vitrail.evaluation import fewshot
 from vitrail.evaluation.features import features_of, few_shot_table, results_of
-from vitrail.evaluation.passes import Pass
 from vitrail.evaluation.shots import Settings
 from vitrail.models import Model, create
 from vitrail.runtime.group import Group
+from vitrail.runtime.inference import Pass
 
 HOW = Pass(group=Group(device=torch.device("cpu")), batch=4)
 

@@ -16,9 +16,9 @@ from vitrail.config.card import Preprocessing
 from vitrail.errors import DataError
 from vitrail.evaluation import rows as module
 from vitrail.evaluation.answers import read_answers
-from vitrail.evaluation.passes import Pass, Rows
 from vitrail.evaluation.rows import rows_of
 from vitrail.models import Model
+from vitrail.runtime.inference import Pass, Rows
 
 
 class Asking:

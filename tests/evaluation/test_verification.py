@@ -16,11 +16,11 @@ from sklearn.metrics import roc_auc_score
 from vitrail.config import Card
 from vitrail.data.sources.memory import MemorySource
 from vitrail.errors import ConfigError, DataError
-from vitrail.evaluation.passes import Pass
 from vitrail.evaluation.results import read_results, write_document
 from vitrail.evaluation.verification import curve_table, document, embed, measure_verification, strangers, verify
 from vitrail.models import Model, create
 from vitrail.runtime.group import Group
+from vitrail.runtime.inference import Pass
 
 NAMES = tuple("abcdefg")
 HOW = Pass(group=Group(device=torch.device("cpu")), keeps=False, batch=5)

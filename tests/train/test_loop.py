@@ -18,7 +18,6 @@ from vitrail.data.loader import Batch
 from vitrail.data.source import Source
 from vitrail.data.sources.memory import MemorySource
 from vitrail.errors import ConfigError
-from vitrail.evaluation.accuracy import measure_accuracy
 from vitrail.models import Model
 from vitrail.ops.order import Purpose, key, mix
 from vitrail.runtime.group import Group
@@ -26,7 +25,7 @@ from vitrail.train.guard import DivergedError
 from vitrail.train.loop import accumulate, cut, sample_keys, take_part, take_step, train
 from vitrail.train.objective import Classification
 from vitrail.train.optimizer import gradients
-from vitrail.train.prepare import Measure, Ready, prepare
+from vitrail.train.prepare import Ready, prepare
 from vitrail.train.run import run
 from vitrail.train.state import Tally
 from vitrail.train.task import Parts, Task
@@ -70,10 +69,6 @@ def training(**changes: Any) -> Training:
     return Training(**({"steps": 9} | given if "epochs" not in given else given))
 
 
-def unmeasured(model: Model, source: Source, **_: Any) -> Mapping[str, float]:
-    raise AssertionError("nothing is to be measured")
-
-
 def task(out: Path, source: Source, config: Training, *, val: Source | None = None, model: str = "ViT-Ti/4") -> Task:
     splits = {"train": source} | ({} if val is None else {"val": val})
     changes = SMALL if model == "ViT-Ti/4" else {}
@@ -89,10 +84,10 @@ def task(out: Path, source: Source, config: Training, *, val: Source | None = No
     )
 
 
-def ready(out: Path, source: Source, measure: Measure = unmeasured, **changes: Any) -> Ready:
+def ready(out: Path, source: Source, **changes: Any) -> Ready:
     """A run of a small model, none of whose weights is zero, about to take its first step."""
     parts = Parts(train=source, val=None, test=None)
-    made = prepare(task(out, source, training(**changes)), parts, Group(device=torch.device("cpu")), measure, print)
+    made = prepare(task(out, source, training(**changes)), parts, Group(device=torch.device("cpu")), print)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in made.state.model.named_parameters():
@@ -383,7 +378,9 @@ def test_chores_come_after_every_step_and_an_interruption_ends_the_run(tmp_path:
 
 
 @pytest.mark.parametrize("average", [None, EMA(decay=0.6)])
-def test_patience_ends_a_run_and_the_best_is_taken(tmp_path: Path, average: EMA | None) -> None:
+def test_patience_ends_a_run_and_the_best_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, average: EMA | None
+) -> None:
     source, values = images_of(24), iter([0.3, 0.6, 0.5, 0.6, 0.2, 1.0])
     seen: list[dict[str, Tensor]] = []
 
@@ -392,11 +389,10 @@ def test_patience_ends_a_run_and_the_best_is_taken(tmp_path: Path, average: EMA 
         seen.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
         return {"accuracy": next(values), "count": len(seen)}
 
+    monkeypatch.setattr("vitrail.train.prepare.measure_accuracy", measure)
     config = training(steps=40, evaluate_every=2, save_every=2, patience=3, average=average)
     notes: list[str] = []
-    outcome = run(
-        task(tmp_path / "run", source, config, val=images_of(3)), measure, lambda record: notes.append(str(record))
-    )
+    outcome = run(task(tmp_path / "run", source, config, val=images_of(3)), lambda record: notes.append(str(record)))
     assert len(seen) == 5  # the second was the best, and equal is not better
     assert (outcome.finished, outcome.step, outcome.steps) == (True, 4, 40)
     assert outcome.metrics == {"accuracy": 0.6, "count": 2}
@@ -404,7 +400,7 @@ def test_patience_ends_a_run_and_the_best_is_taken(tmp_path: Path, average: EMA 
     assert_same(vitrail.load(tmp_path / "run").state_dict(), seen[1])
 
 
-def test_without_patience_the_last_weights_are_taken(tmp_path: Path) -> None:
+def test_without_patience_the_last_weights_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = iter([0.9, 0.1, 0.2])
     seen: list[dict[str, Tensor]] = []
 
@@ -412,8 +408,9 @@ def test_without_patience_the_last_weights_are_taken(tmp_path: Path) -> None:
         seen.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
         return {"accuracy": next(values)}
 
+    monkeypatch.setattr("vitrail.train.prepare.measure_accuracy", measure)
     config = training(steps=6, evaluate_every=2)
-    outcome = run(task(tmp_path / "run", images_of(24), config, val=images_of(3)), measure, lambda record: None)
+    outcome = run(task(tmp_path / "run", images_of(24), config, val=images_of(3)), lambda record: None)
     assert (outcome.step, outcome.metrics) == (6, {"accuracy": 0.2})
     assert_same(vitrail.load(tmp_path / "run").state_dict(), seen[2])
 
@@ -431,7 +428,7 @@ def test_fine_tuning_learns_eight_images_by_heart(tmp_path: Path) -> None:
     )
     asked = task(tmp_path / "run", source, config, val=source, model=str(tmp_path / "pretrained"))
     records: list[Mapping[str, Any]] = []
-    outcome = run(asked, measure_accuracy, records.append)
+    outcome = run(asked, records.append)
     assert outcome.metrics["accuracy"] == 1
     losses = [record["loss"] for record in records if record["kind"] == "train"]
     assert losses[0] > 1 > 0.3 > losses[-1]

@@ -286,5 +286,7 @@ def test_models_and_recipes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"the model has 1\. Set target=pixels"):
         MaskedPatchPrediction(family("vit", channels=1), MaskedPatches(), seed=0)
     mixing = recipe("scratch").training.augmentation
-    with pytest.raises(ConfigError, match=r"not changed by mixup and cutmix and random_erasing\. Set mixup=0 and cutmix=0"):
+    with pytest.raises(
+        ConfigError, match=r"not changed by mixup and cutmix and random_erasing\. Set mixup=0 and cutmix=0"
+    ):
         Training(objective=MaskedPatches(), augmentation=mixing, steps=1)

@@ -18,7 +18,6 @@ from vitrail.config.recipe import Adam, Training
 from vitrail.data.feed import evaluation_feed
 from vitrail.data.sources.memory import MemorySource
 from vitrail.errors import ConfigError
-from vitrail.evaluation.accuracy import measure_accuracy
 from vitrail.models.dropout import SampleRandom
 from vitrail.runtime.group import Group
 from vitrail.train.measure import measure_objective
@@ -52,7 +51,7 @@ def ready(objective: Objective, *, count: int = 10, **changes: Any) -> Ready:
         device="cpu",
     )
     group = Group(device=torch.device("cpu"))
-    return prepare(task, Parts(train=source, val=None, test=None), group, measure_accuracy, lambda record: None)
+    return prepare(task, Parts(train=source, val=None, test=None), group, lambda record: None)
 
 
 @pytest.mark.parametrize("word", OBJECTIVES)

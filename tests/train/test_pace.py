@@ -11,7 +11,6 @@ from vitrail.cli import main
 from vitrail.config.recipes import recipe
 from vitrail.data.open import open_data
 from vitrail.errors import ConfigError
-from vitrail.evaluation.accuracy import measure_accuracy
 from vitrail.train import pace
 from vitrail.train.task import Task
 
@@ -36,7 +35,7 @@ def task(out: Path, **changes: Any) -> Task:
 def pretend(monkeypatch: pytest.MonkeyPatch, seconds: float, probing: float = 0.0) -> list[Task]:
     asked: list[Task] = []
 
-    def trial(task: Task, measure: object, probe: object) -> tuple[float, float]:
+    def trial(task: Task, probe: object) -> tuple[float, float]:
         asked.append(task)
         return seconds, probing
 
@@ -46,7 +45,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, seconds: float, probing: float = 0.
 
 def test_evaluations_and_spare_time_are_taken_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, 0.5)
-    steps, why = pace.steps_within(task(tmp_path / "a", dev=0.1), 600, measure_accuracy)
+    steps, why = pace.steps_within(task(tmp_path / "a", dev=0.1), 600)
     # 1,800 images an epoch and 200 evaluated after it, 1,000 at the end, each a third of one that is trained on.
     expected = (600 * 0.95 - 0.5 / 16 * 1000 / 3) / (0.5 * (1 + 200 / 3 / 1800))
     assert steps == pytest.approx(expected, abs=2)
@@ -61,7 +60,7 @@ def test_probes_are_taken_off(
     changes: dict[str, int], taken: float, each: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend(monkeypatch, 0.5, probing=3.0)
-    steps, _ = pace.steps_within(task(tmp_path / "a", dev=0.0, **changes), 600, measure_accuracy)
+    steps, _ = pace.steps_within(task(tmp_path / "a", dev=0.0, **changes), 600)
     # 1,000 images are evaluated at the end, each a third of one that is trained on.
     assert steps == pytest.approx((600 * 0.95 - 0.5 / 16 * 1000 / 3 - taken) / (0.5 + each), abs=2)
 
@@ -71,13 +70,13 @@ def test_too_little_time_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(
         ConfigError, match=r"a step of 16 images takes 30\.0 seconds here; 2 minutes are too few\. Give"
     ):
-        pace.steps_within(task(tmp_path / "a"), 120, measure_accuracy)
+        pace.steps_within(task(tmp_path / "a"), 120)
 
 
 def test_a_trial_leaves_nothing_and_tells_a_steps_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    each, probing = pace._trial(task(tmp_path / "run", dev=0.1), measure_accuracy)
+    each, probing = pace._trial(task(tmp_path / "run", dev=0.1))
     assert 0 < each < 5
     assert probing == 0
     left = [path.name for path in tmp_path.iterdir()]
@@ -91,7 +90,7 @@ def test_a_trial_probes_once_and_tells_its_time(tmp_path: Path) -> None:
         time.sleep(0.3)
         return {"linear": 0.5}
 
-    each, probing = pace._trial(task(tmp_path / "run", dev=0.1, probe_every=2), measure_accuracy, probe)
+    each, probing = pace._trial(task(tmp_path / "run", dev=0.1, probe_every=2), probe)
     assert 0.3 <= probing < 0.6
     assert 0 < each < 5
 

@@ -16,7 +16,6 @@ from vitrail.cli import main
 from vitrail.cli.training import open_probe
 from vitrail.config.recipe import Adam, Training
 from vitrail.data.sources.memory import MemorySource
-from vitrail.evaluation.accuracy import measure_accuracy
 from vitrail.models import Model
 from vitrail.runtime.group import Group
 from vitrail.train.run import run
@@ -78,7 +77,7 @@ def test_a_probe_changes_nothing_that_attention_drops_whatever_it_draws(tmp_path
     found = []
     for name, probe in (("plain", None), ("probed", stirring)):
         torch.manual_seed(3)
-        run(replace(task, out=tmp_path / name), measure_accuracy, lambda event: None, probe)
+        run(replace(task, out=tmp_path / name), lambda event: None, probe)
         found.append((tmp_path / name / "weights.safetensors").read_bytes())
     assert [line["step"] for line in probes(tmp_path / "probed")] == [2, 4, 6]
     assert found[0] == found[1]

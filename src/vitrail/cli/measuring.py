@@ -16,7 +16,7 @@ from vitrail.runtime.machine import usual_workers
 
 if TYPE_CHECKING:
     from vitrail.data.source import Source
-    from vitrail.evaluation.passes import Pass
+    from vitrail.runtime.inference import Pass
 
 Split = Annotated[str | None, typer.Option(help="Which split.", show_default="test, else val, else the only one")]
 Size = Annotated[int | None, typer.Option(metavar="SIDE", help="Of the images.", show_default="the model's own")]
@@ -64,8 +64,8 @@ def measuring(
     quiet: bool,
 ) -> Iterator[Work]:
     """Join the processes that measure together, and show how far they are."""
-    from vitrail.evaluation.passes import Pass
     from vitrail.runtime.group import joined
+    from vitrail.runtime.inference import Pass
     from vitrail.runtime.memory import keep_memory
 
     one_of("precision", precision, ("float32", "bfloat16"))

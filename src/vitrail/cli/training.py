@@ -141,7 +141,6 @@ def train(
 ) -> "Outcome | None":
     """Settle what is open and run it; nothing where another process of the same run speaks."""
     from vitrail.data.open import open_data
-    from vitrail.evaluation.accuracy import measure_accuracy
     from vitrail.runtime.group import is_leader
     from vitrail.runtime.memory import keep_memory
     from vitrail.train.pace import steps_within
@@ -163,11 +162,11 @@ def train(
             tell({"kind": "note", "text": reason})
         if minutes is not None:
             tell({"kind": "note", "text": "measuring how long a step takes"})
-            steps, reason = steps_within(task, 60 * minutes, measure_accuracy, probing)
+            steps, reason = steps_within(task, 60 * minutes, probing)
             task = replace(task, training=adjust(task.training, {"steps": steps}))
             tell({"kind": "note", "text": reason})
         tell({"kind": "note", "text": f"writing to {task.out}"})
-        outcome = run(task, measure_accuracy, tell, probing)
+        outcome = run(task, tell, probing)
     return outcome if is_leader() else None
 
 

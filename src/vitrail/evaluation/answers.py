@@ -11,10 +11,10 @@ from torch import Tensor
 from vitrail.data.loader import Skip
 from vitrail.data.source import Source
 from vitrail.errors import ConfigError, DataError
-from vitrail.evaluation.passes import Pass
 from vitrail.evaluation.rows import rows_of
 from vitrail.models import Model
 from vitrail.ops.metrics import bounded, first_classes, ranks_of
+from vitrail.runtime.inference import Pass
 
 FIRST = 5  # classes of each image that are kept
 

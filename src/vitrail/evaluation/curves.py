@@ -8,10 +8,10 @@ import numpy as np
 from vitrail.data.splits import Subset
 from vitrail.errors import DataError
 from vitrail.evaluation.features import Sets, measure_cells, read_sets, wanted_samples
-from vitrail.evaluation.passes import Pass
 from vitrail.evaluation.shots import Settings, choose_shots
 from vitrail.models import Model
 from vitrail.runtime.group import Group
+from vitrail.runtime.inference import Pass
 
 MOST, MOST_TESTED = 10_000, 5_000  # images, so that it stays quick
 SHOTS = 10

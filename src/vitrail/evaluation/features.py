@@ -13,11 +13,11 @@ from vitrail.data.source import Source
 from vitrail.data.sources.remote import RemoteShards
 from vitrail.data.splits import split
 from vitrail.errors import DataError
-from vitrail.evaluation.passes import Pass, Rows
 from vitrail.evaluation.results import Result, over_seeds
 from vitrail.evaluation.rows import rows_of
 from vitrail.evaluation.shots import Settings, choose_shots, measure_probes
 from vitrail.models import Model
+from vitrail.runtime.inference import Pass, Rows
 from vitrail.train.task import check_classes, kept_back, training_split, was_trained_on
 
 Sets = tuple[Source, Source]  # to learn from, and to test on

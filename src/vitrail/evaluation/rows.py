@@ -22,9 +22,9 @@ from vitrail.data.source import Source, check_limit
 from vitrail.data.sources.memory import fingerprint_of
 from vitrail.data.splits import Subset, content_hashes
 from vitrail.errors import CheckpointError, DataError
-from vitrail.evaluation.passes import Pass, Read, Rows, compute_rows, join_rows
 from vitrail.files import cache_folder, replacing, writing
 from vitrail.models import Model, eval_mode
+from vitrail.runtime.inference import Pass, Read, Rows, compute_rows, join_rows
 
 PART = 2048  # images whose rows are kept in one file
 FEW, MANY = 1024, 16_384  # images after which rows are kept: more where worker processes must start again

@@ -13,7 +13,6 @@ from vitrail.config.check import whole
 from vitrail.config.codec import encode
 from vitrail.config.recipe import Training
 from vitrail.errors import CheckpointError, ConfigError, DataError
-from vitrail.evaluation.accuracy import measure_accuracy
 from vitrail.files import writing
 from vitrail.runtime.group import Group, choose_device, is_leader
 from vitrail.train.chores import Tell
@@ -40,7 +39,7 @@ def carry_out(task: Task, tell: Tell) -> Score:
 
     The checkpoints of a finished run are removed: its folder has the weights. One that is interrupted has saved.
     """
-    outcome = run(task, measure_accuracy, tell)
+    outcome = run(task, tell)
     tell({"kind": "end"})
     if not outcome.finished:
         raise KeyboardInterrupt(f"interrupted at step {outcome.step:,} of {outcome.steps:,} in {task.out}, and saved.")

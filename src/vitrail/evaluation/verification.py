@@ -12,7 +12,6 @@ from torch import Tensor
 from vitrail.data.source import Source
 from vitrail.data.splits import SomeClasses
 from vitrail.errors import ConfigError, DataError
-from vitrail.evaluation.passes import Pass, Rows
 from vitrail.evaluation.results import Result, document_of
 from vitrail.evaluation.rows import rows_of
 from vitrail.models import Model
@@ -33,6 +32,7 @@ from vitrail.ops.verification import (
     roc,
     tar_at,
 )
+from vitrail.runtime.inference import Pass, Rows
 
 STRICTER = 0.001  # the second FAR that is always told
 SHOWN = 5  # hardest pairs of each kind

@@ -13,7 +13,7 @@ from vitrail.checkpoint.place import BEGUN, read_document
 from vitrail.config.recipes import adjust
 from vitrail.errors import ConfigError
 from vitrail.train.journal import Journal
-from vitrail.train.prepare import Measure, Probe
+from vitrail.train.prepare import Probe
 from vitrail.train.run import run
 from vitrail.train.task import TIMES, Task, training_split
 
@@ -24,14 +24,14 @@ ANSWER = 1 / 3  # what an image costs that is evaluated, of one that is trained 
 SPARE = 0.95  # of the time, as machines have moods
 
 
-def steps_within(task: Task, seconds: float, measure: Measure, probe: Probe | None = None) -> tuple[int, str]:
+def steps_within(task: Task, seconds: float, probe: Probe | None = None) -> tuple[int, str]:
     """Give the steps that fit, evaluations, probes and all, and why; those of the run itself where it has begun."""
     if (task.out / BEGUN).is_file():
         steps = read_document(task.out / BEGUN).get("training", {}).get("steps")
         if isinstance(steps, int):
             return steps, f"{steps:,} steps, as the run was begun with"
     start = time.perf_counter()
-    pace, probing = _trial(task, measure, probe)
+    pace, probing = _trial(task, probe)
     every = task.training.probe_every or task.training.evaluate_every
     left = seconds * SPARE - (time.perf_counter() - start) - probing * (1 if every else TIMES)
     images, evaluated, last = _images(task)
@@ -45,7 +45,7 @@ def steps_within(task: Task, seconds: float, measure: Measure, probe: Probe | No
     return steps, f"{steps:,} steps fit into {seconds / 60:g} minutes: {pace:.2f} seconds each, as measured"
 
 
-def _trial(task: Task, measure: Measure, probe: Probe | None = None) -> tuple[float, float]:
+def _trial(task: Task, probe: Probe | None = None) -> tuple[float, float]:
     """Run a few steps beside, where nothing is kept; give the seconds of one, and of a probe."""
     never = dict.fromkeys(("save_every", "evaluate_every", "probe_every"), 10 * TRIAL)
     changes = {"steps": TRIAL, "log_every": 1, "validation_share": 0.0, "patience": None, "held_out": 0.0}
@@ -54,7 +54,7 @@ def _trial(task: Task, measure: Measure, probe: Probe | None = None) -> tuple[fl
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "trial"
         splits = {"train": training_split(task.splits)}
-        run(replace(task, out=out, training=training, splits=splits, tensorboard=False), measure, _nobody, probe)
+        run(replace(task, out=out, training=training, splits=splits, tensorboard=False), _nobody, probe)
         lines = [json.loads(line) for line in Journal(out).path.read_text().splitlines()]
     paces = [line["time"]["images_per_second"] for line in lines if line["kind"] == "train"]
     probes = [line["time"]["seconds"] for line in lines if line["kind"] == "probe"]

@@ -25,7 +25,7 @@ from vitrail.train.journal import Journal
 from vitrail.train.loop import Chore, Plan
 from vitrail.train.mae import MaskedAutoencoding
 from vitrail.train.masked import MaskedPatchPrediction
-from vitrail.train.measure import measure_objective
+from vitrail.train.measure import measure_accuracy, measure_objective
 from vitrail.train.objective import Classification, Objective
 from vitrail.train.optimizer import Averaged, build_optimizer
 from vitrail.train.pixels import NextPixelPrediction, palette_of
@@ -35,26 +35,6 @@ from vitrail.train.task import Parts, Task, build_model, settle
 Forward = Callable[..., Tensor]
 Autocast = Callable[[], AbstractContextManager[object]]
 MOST_EVALUATED = 256  # images at once
-
-
-@runtime_checkable
-class Measure(Protocol):
-    """How a model is evaluated on a source; handed in."""
-
-    def __call__(
-        self,
-        model: Model,
-        source: Source,
-        *,
-        group: Group,
-        batch: int,
-        workers: int,
-        limit: float,
-        forward: Forward,
-        autocast: Autocast,
-    ) -> Mapping[str, float]:
-        """Give numbers by name, accuracy among them."""
-        ...
 
 
 @runtime_checkable
@@ -79,7 +59,7 @@ class Ready:
     said: list[str]
 
 
-def prepare(task: Task, parts: Parts, group: Group, measure: Measure, tell: Tell, probe: Probe | None = None) -> Ready:
+def prepare(task: Task, parts: Parts, group: Group, tell: Tell, probe: Probe | None = None) -> Ready:
     """Build everything; nothing is read from an earlier run yet."""
     training = task.training
     precision = choose_precision(training, group.device)
@@ -129,7 +109,7 @@ def prepare(task: Task, parts: Parts, group: Group, measure: Measure, tell: Tell
     def evaluate(source: Source) -> Mapping[str, float]:
         if not isinstance(training.objective, Labels):
             return measure_objective(plan, state, source, workers=task.workers)
-        return measure(
+        return measure_accuracy(
             model,
             source,
             group=group,

@@ -23,7 +23,7 @@ from vitrail.train.checkpoints import check, read_into
 from vitrail.train.chores import Log, Tell, check_finite
 from vitrail.train.interrupt import listening
 from vitrail.train.loop import train
-from vitrail.train.prepare import Measure, Probe, Ready, card_of, circumstances, prepare
+from vitrail.train.prepare import Probe, Ready, card_of, circumstances, prepare
 from vitrail.train.task import (
     CUT,
     DONE,
@@ -59,7 +59,7 @@ class Outcome:
     interrupted: bool = False  # it was asked to end, perhaps too late to
 
 
-def run(task: Task, measure: Measure, tell: Tell, probe: Probe | None = None) -> Outcome:
+def run(task: Task, tell: Tell, probe: Probe | None = None) -> Outcome:
     """Train as the task says, or go on where an earlier run of it stopped."""
     labels = isinstance(task.training.objective, Labels)
 
@@ -95,7 +95,7 @@ def run(task: Task, measure: Measure, tell: Tell, probe: Probe | None = None) ->
         if parts.val is None and task.training.validation_share > 0:
             say("there are too few images to keep any back: nothing to choose by")
         stack.enter_context(exactly(on=task.training.deterministic))
-        ready = prepare(task, parts, group, measure, tell, probe)
+        ready = prepare(task, parts, group, tell, probe)
         for text in ready.said:
             say(text)
         go_on(ready, group, say)

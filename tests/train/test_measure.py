@@ -11,9 +11,9 @@ from torch import Tensor
 from vitrail.data.decode import ImageError, Pixels
 from vitrail.data.sources.memory import MemorySource
 from vitrail.errors import DataError
-from vitrail.evaluation.accuracy import count, measure_accuracy
 from vitrail.models import Model, create
 from vitrail.runtime.group import Group
+from vitrail.train.measure import count_correct, measure_accuracy
 
 NAMES = tuple("abcdefg")
 CPU = Group(device=torch.device("cpu"))
@@ -134,7 +134,7 @@ def counted(logits: list[list[float]], labels: list[int]) -> list[float]:
     """Right, right among five, images."""
     target = torch.tensor(labels)
     targets = torch.nn.functional.one_hot(target.clamp(min=0), len(logits[0])).float() * (target >= 0)[:, None]
-    return count(torch.tensor(logits), target, targets)[1:].tolist()
+    return count_correct(torch.tensor(logits), target, targets)[1:].tolist()
 
 
 def test_of_equals_the_first_class_wins() -> None:
