@@ -104,7 +104,7 @@ def test_features_that_do_not_fit_are_refused() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"shots": ()}, {"shots": (5, 5)}, {"seeds": ()}, {"probes": ("svm",)}, {"neighbours": 0}, {"shots": (0,)}],
+    [{"shots": ()}, {"shots": (5, 5)}, {"seeds": ()}, {"probes": ("svm",)}, {"neighbors": 0}, {"shots": (0,)}],
 )
 def test_settings_are_checked(changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
