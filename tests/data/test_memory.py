@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from vitrail.data.sources.memory import MemorySource, fingerprint_of
+from vitrail.data.sources.memory import MemorySource
 from vitrail.errors import ConfigError
+from vitrail.files import fingerprint_of
 
 NAMES = ("ant", "bee", "cat", "dog")
 IMAGES = np.random.default_rng(0).integers(0, 256, (7, 5, 6, 3), dtype=np.uint8)

@@ -19,7 +19,6 @@ from vitrail.data.splits import (
     SomeClasses,
     Subset,
     _quotas,
-    content_hash,
     content_hashes,
     hold_out,
     paper_dev,
@@ -90,8 +89,9 @@ def test_a_subset_is_its_samples_in_its_order() -> None:
 def test_a_hash_is_that_of_the_bytes_or_of_shape_and_pixels() -> None:
     flat, tall = np.arange(12, dtype=np.uint8).reshape(2, 6, 1), np.arange(12, dtype=np.uint8).reshape(6, 2, 1)
     source = Listed([b"abc", flat, tall, np.asfortranarray(flat)], [0, 0, 0, 0])
-    assert content_hash(source, 0) == hashlib.blake2b(b"abc", digest_size=16).hexdigest()
-    assert content_hash(source, 1) == content_hash(source, 3) != content_hash(source, 2)
+    found = content_hashes(source)
+    assert bytes(found[0]) == hashlib.blake2b(b"abc", digest_size=16).digest()
+    assert bytes(found[1]) == bytes(found[3]) != bytes(found[2])
 
 
 def test_the_same_contents_are_in_one_part_alone_whatever_their_labels_and_places() -> None:
@@ -152,7 +152,7 @@ def test_hashes_are_told_and_follow_the_contents(tmp_path: Path) -> None:
     source = numbered(40)
     hashes = content_hashes(source, progress=lambda done, total: told.append((done, total)))
     assert told[-1] == (40, 40)
-    assert bytes(hashes[7]).hex() == content_hash(source, 7)
+    assert bytes(hashes[7]) == bytes(content_hashes(Subset(source, [7]))[0])
     for name in ("one", "two"):  # the same names; in the second all contents are the same
         (tmp_path / name / "a").mkdir(parents=True)
         for index in range(6):
@@ -160,6 +160,18 @@ def test_hashes_are_told_and_follow_the_contents(tmp_path: Path) -> None:
     one, two = (content_hashes(FolderSource(tmp_path / name)) for name in ("one", "two"))
     assert len(np.unique(one, axis=0)) == 6
     assert len(np.unique(two, axis=0)) == 1
+
+
+def test_a_sample_is_read_once_where_its_hash_may_be_used_again() -> None:
+    source = numbered(40)
+    fresh = content_hashes(source)
+    source.contents[3] = b"another"
+    again = content_hashes(Subset(SomeClasses(source, source.class_names), [3, 5]), reuse=True)
+    np.testing.assert_array_equal(again, fresh[[3, 5]])
+    assert (content_hashes(source)[3] != fresh[3]).any()
+    np.testing.assert_array_equal(
+        content_hashes(pickle.loads(pickle.dumps(source)), reuse=True), content_hashes(source)
+    )
 
 
 def test_what_cannot_be_read_is_in_one_part_and_is_tried_again(cache: Path) -> None:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from vitrail.data.decode import ImageError, OpenImage, Pixels
 from vitrail.data.source import Source
 from vitrail.data.sources.folder import AGAIN
-from vitrail.data.splits import WIDTH, hash_of
+from vitrail.files import image_hash
+from vitrail.files.hashes import WIDTH
 
 Progress = Callable[[int, int], None]
 EXAMPLES = 20  # of each kind of finding that are named; all are counted
@@ -159,7 +160,7 @@ def _look_at(source: Source, index: int, report: SplitReport) -> bytes | None:
     except ImageError as error:
         note("unreadable", str(error))
         return None
-    found = hash_of(data)
+    found = image_hash(data)
     if not isinstance(data, bytes):
         report.formats["pixels"] += 1
         report.traits.update(["grey"] if data.shape[2] == 1 else [])

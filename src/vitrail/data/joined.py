@@ -1,6 +1,5 @@
 """Several sources as one."""
 
-import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,6 +8,7 @@ from numpy.typing import NDArray
 from vitrail.data.decode import Pixels
 from vitrail.data.source import Source
 from vitrail.errors import DataError
+from vitrail.files import short_hash
 
 
 class Joined(Source):
@@ -42,7 +42,7 @@ class Joined(Source):
     def fingerprint(self) -> str:
         """A digest of the sources', in their order."""
         texts = "\0".join(source.fingerprint for source in self.sources)
-        return f"joined-{hashlib.blake2b(texts.encode(), digest_size=16).hexdigest()}"
+        return f"joined-{short_hash(texts).hex()}"
 
     def _place(self, index: int) -> tuple[Source, int]:
         if not 0 <= index < len(self):

@@ -1,8 +1,8 @@
 """Splits that cannot leak: the same picture, however often it is there, is always in one part alone."""
 
-import hashlib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from vitrail.data.decode import ImageError, Pixels
 from vitrail.data.source import Source
 from vitrail.errors import ConfigError
+from vitrail.files import image_hash, short_hash
+from vitrail.files.hashes import WIDTH
 
 Progress = Callable[[int, int], None]  # how many samples are done, and of how many
-WIDTH = 16  # bytes of a hash
 HELD_OUT = "held out"  # the seed of the classes that are kept out
 # What the paper keeps back of the training images to choose by (appendix B.1.1).
 PAPER_DEV = {
@@ -56,9 +57,7 @@ class Subset(Source):
     @property
     def fingerprint(self) -> str:
         """A digest of the source's and of the numbers chosen."""
-        digest = hashlib.blake2b(self.source.fingerprint.encode(), digest_size=WIDTH)
-        digest.update(self.indices.tobytes())
-        return f"subset-{digest.hexdigest()}"
+        return f"subset-{short_hash(self.source.fingerprint, self.indices.tobytes()).hex()}"
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -86,9 +85,8 @@ class SomeClasses(Subset):
     @property
     def fingerprint(self) -> str:
         """A digest of the source's, of the numbers chosen, and of the classes."""
-        digest = hashlib.blake2b("\0".join(self.class_names).encode("utf-8", "surrogateescape"), digest_size=WIDTH)
-        digest.update(super().fingerprint.encode())
-        return f"classes-{digest.hexdigest()}"
+        names = "\0".join(self.class_names)
+        return f"classes-{short_hash(names, super().fingerprint).hex()}"
 
 
 def hold_out(names: Collection[str], share: float) -> tuple[str, ...]:
@@ -101,40 +99,36 @@ def hold_out(names: Collection[str], share: float) -> tuple[str, ...]:
     if len(names) < 2:
         raise ConfigError(f"held_out needs two classes at least, one of them to train on; got {len(names)}.")
     count = min(max(round(share * len(names)), 1), len(names) - 1)
-    key = HELD_OUT.encode()
-    order = {name: hashlib.blake2b(name.encode("utf-8", "surrogateescape"), key=key).digest() for name in names}
+    order = {name: short_hash(name, key=HELD_OUT.encode(), width=64) for name in names}
     return tuple(sorted(sorted(names, key=lambda name: (order[name], name))[:count]))
 
 
-def hash_of(data: bytes | Pixels) -> bytes:
-    """Hash an image as it is kept: its bytes, or its shape and pixels."""
-    if isinstance(data, bytes):
-        return hashlib.blake2b(data, digest_size=WIDTH).digest()
-    shape = "x".join(map(str, data.shape)).encode()
-    return hashlib.blake2b(np.ascontiguousarray(data).data, digest_size=WIDTH, person=shape[:16]).digest()
+# Of each source as it was opened: the hashes of its samples, and which of them were made.
+_made: WeakKeyDictionary[Source, tuple[NDArray[np.uint8], NDArray[np.bool_]]] = WeakKeyDictionary()
 
 
-def content_hash(source: Source, index: int) -> str:
-    """The hash of one sample's contents, whatever its name and its label, in hexadecimal."""
-    return hash_of(source.read(index)).hex()
+def content_hashes(source: Source, *, reuse: bool = False, progress: Progress | None = None) -> NDArray[np.uint8]:
+    """Hash the contents of all samples, whatever their names and labels: N rows of 16 bytes.
 
-
-def content_hashes(source: Source, *, progress: Progress | None = None) -> NDArray[np.uint8]:
-    """Hash all samples as they are now, N rows of 16 bytes; nothing is kept, since a stale hash would be a leak.
-
-    What cannot be read is like nothing else: it has the hash of its name.
+    What cannot be read is like nothing else: it has the hash of its name. Where `reuse` allows it, a sample that was
+    hashed before, since its source was opened, is not read again; elsewhere a stale hash would be a leak.
     """
-    count = len(source)
-    hashes = np.zeros((count, WIDTH), dtype=np.uint8)
-    for index in range(count):
-        try:
-            found = hash_of(source.read(index))
-        except ImageError:
-            found = hashlib.blake2b(source.name(index).encode(errors="replace"), digest_size=WIDTH).digest()
-        hashes[index] = np.frombuffer(found, dtype=np.uint8)
+    root, indices = source, np.arange(len(source))
+    while isinstance(root, Subset):
+        root, indices = root.source, root.indices[indices]
+    hashes, made = _made.get(root) or (np.zeros((len(root), WIDTH), np.uint8), np.zeros(len(root), np.bool_))
+    _made[root] = hashes, made
+    for done, index in enumerate(indices.tolist(), start=1):
+        if not (reuse and made[index]):
+            made[index] = True
+            try:
+                found = image_hash(root.read(index))
+            except ImageError:
+                found, made[index] = short_hash(root.name(index).encode(errors="replace")), False
+            hashes[index] = np.frombuffer(found, dtype=np.uint8)
         if progress is not None:
-            progress(index + 1, count)
-    return hashes
+            progress(done, len(indices))
+    return hashes[indices]
 
 
 def split(
@@ -151,7 +145,7 @@ def split(
     """
     if not shares or min(shares.values()) < 0 or abs(sum(shares.values()) - 1) > 1e-9:
         raise ConfigError(f"expected shares of at least 0 that add up to 1; got {dict(shares)}.")
-    hashes = content_hashes(source, progress=progress)
+    hashes = content_hashes(source, reuse=True, progress=progress)
     labels = np.asarray(source.labels) if stratified else np.zeros(len(source), dtype=np.int64)
     strata = _strata(hashes, labels)
     quotas = _quotas([sum(len(group) for group in groups) for groups in strata], np.array(list(shares.values())))
@@ -173,7 +167,7 @@ def vtab_split(source: Source, seed: int, *, progress: Progress | None = None) -
     count = sum(VTAB.values())
     if len(source) < count:
         raise ConfigError(f"expected at least {count:,} samples; got {len(source):,}. Use split with shares.")
-    hashes = content_hashes(source, progress=progress)
+    hashes = content_hashes(source, reuse=True, progress=progress)
     strata = _strata(hashes, np.zeros(len(source), dtype=np.int64))
     quotas = np.array([[*VTAB.values(), len(source) - count]], dtype=np.int64)
     parts = _share_out(source, hashes, strata, quotas, (*VTAB, "rest"), seed)
@@ -220,9 +214,7 @@ def _share_out(
     key = seed.to_bytes(16, "little", signed=True)
     chosen: list[list[int]] = [[] for _ in names]
     for groups, quota in zip(strata, quotas, strict=True):
-        keyed = [
-            (hashlib.blake2b(hashes[group[0]].tobytes(), key=key, digest_size=8).digest(), group) for group in groups
-        ]
+        keyed = [(short_hash(hashes[group[0]].tobytes(), key=key, width=8), group) for group in groups]
         room = quota.tolist()
         # The large ones first, while there is room for them.
         for draw, group in sorted(keyed, key=lambda pair: (-len(pair[1]), pair[0])):
@@ -237,7 +229,7 @@ def _share_out(
 
 def _draw(draw: bytes, odds: list[int]) -> int:
     # The order of the groups comes from these bytes too: they are mixed once more, to be independent of it.
-    point = int.from_bytes(hashlib.blake2b(draw, digest_size=8).digest(), "little") * sum(odds) >> 64
+    point = int.from_bytes(short_hash(draw, width=8), "little") * sum(odds) >> 64
     for part, weight in enumerate(odds):
         if point < weight:
             return part

@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from vitrail import __version__
 from vitrail.config import encode
 from vitrail.data.source import Source, check_limit
-from vitrail.data.sources.memory import fingerprint_of
 from vitrail.data.splits import Subset, content_hashes
 from vitrail.errors import CheckpointError, DataError
-from vitrail.files import cache_folder, replacing, writing
+from vitrail.files import cache_folder, fingerprint_of, replacing, writing
 from vitrail.models import Model, eval_mode
 from vitrail.runtime.inference import Pass, Read, Rows, compute_rows, join_rows
 

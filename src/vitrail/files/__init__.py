@@ -2,8 +2,8 @@
 
 from vitrail.files.atomic import check_replaceable, new_folder, replacing, write_bytes, writing
 from vitrail.files.cache import cache_folder, is_offline
-from vitrail.files.checksums import SUMS, sha256_of, verify_sums, write_sums
 from vitrail.files.download import fetch, fetch_if_there, place_of, recorded_sum
+from vitrail.files.hashes import SUMS, fingerprint_of, image_hash, sha256_of, short_hash, verify_sums, write_sums
 from vitrail.files.hub import fetch_dataset, fetch_repository
 
 __all__ = [
@@ -14,12 +14,15 @@ __all__ = [
     "fetch_dataset",
     "fetch_if_there",
     "fetch_repository",
+    "fingerprint_of",
+    "image_hash",
     "is_offline",
     "new_folder",
     "place_of",
     "recorded_sum",
     "replacing",
     "sha256_of",
+    "short_hash",
     "verify_sums",
     "write_bytes",
     "write_sums",

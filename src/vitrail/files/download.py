@@ -11,7 +11,7 @@ from vitrail.errors import CheckpointError
 from vitrail.files.address import Address, parse
 from vitrail.files.atomic import sync, write_bytes, writing
 from vitrail.files.cache import cache_folder, offline_variable
-from vitrail.files.checksums import sha256_of
+from vitrail.files.hashes import sha256_of
 from vitrail.files.partial import Part
 from vitrail.files.progress import Progress, Silence, say
 from vitrail.files.transfer import ELSEWHERE, RefusedError, transfer

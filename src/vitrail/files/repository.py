@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Literal
 
 from vitrail.errors import CheckpointError
-from vitrail.files.checksums import SUMS
+from vitrail.files.hashes import SUMS
 
 NAME = re.compile(r"([\w.-]+/[\w.-]+)(?:@(refs/pr/\d+|refs/convert/parquet|\w[\w.+-]*))?(?:/(.+))?", re.ASCII)
 # Kinds of weights, the preferred first: one alone is fetched.

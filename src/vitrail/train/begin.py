@@ -10,11 +10,10 @@ from vitrail.checkpoint.place import BEGUN, checkpoints_of, find, read_document
 from vitrail.checkpoint.run import write_documents
 from vitrail.config.codec import complete, encode
 from vitrail.data.source import Source
-from vitrail.data.sources.memory import fingerprint_of
 from vitrail.data.sources.remote import RemoteShards
 from vitrail.data.splits import Subset, content_hashes
 from vitrail.errors import ConfigError
-from vitrail.files import sha256_of
+from vitrail.files import fingerprint_of, sha256_of
 from vitrail.train.task import DONE, Task, is_checkpoint
 
 # What may change when a run goes on: nothing of it changes the result.
@@ -46,7 +45,7 @@ def contents_of(source: Source) -> str | None:
     if isinstance(source, RemoteShards) or not len(source):
         return None
     some = np.unique(np.linspace(0, len(source) - 1, min(LOOKED_AT, len(source))).astype(np.int64))
-    return fingerprint_of(content_hashes(Subset(source, some)))
+    return fingerprint_of(content_hashes(Subset(source, some), reuse=True))
 
 
 def weights_of(model: str) -> str | None:

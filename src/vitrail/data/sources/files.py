@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from vitrail.data.source import Names, Source
 from vitrail.data.sources.folder import SUFFIXES, read_file
-from vitrail.data.sources.memory import fingerprint_of
 from vitrail.errors import DataError
+from vitrail.files import fingerprint_of
 
 
 class FilesSource(Source):

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from vitrail.data.decode import ImageError
 from vitrail.data.source import Names, Source
-from vitrail.data.sources.memory import fingerprint_of
 from vitrail.errors import WITHOUT_LABELS, DataError, VitrailError
-from vitrail.files import cache_folder, replacing
+from vitrail.files import cache_folder, fingerprint_of, replacing
 
 SUFFIXES = {"jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "jp2", "avif"}
 SPLITS = {"train": "train", "val": "val", "validation": "val", "test": "test"}

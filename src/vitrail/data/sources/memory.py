@@ -1,6 +1,5 @@
 """Images that are in memory already, as pixels."""
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import Tensor
 from vitrail.data.decode import Pixels
 from vitrail.data.source import Source
 from vitrail.errors import ConfigError
+from vitrail.files import fingerprint_of
 
 
 class MemorySource(Source):
@@ -50,15 +50,6 @@ class MemorySource(Source):
     def name(self, index: int) -> str:
         """Give the title and the number of an image."""
         return f"{self._title} {_within(index, len(self))}"
-
-
-def fingerprint_of(*parts: str | NDArray[Any]) -> str:
-    """Give sixteen hexadecimal digits that change when any part does, or when its end moves."""
-    total = hashlib.sha256()
-    for part in parts:
-        data = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else np.ascontiguousarray(part).data
-        total.update(hashlib.sha256(data).digest())
-    return total.hexdigest()[:16]
 
 
 def checked_names(class_names: Sequence[str], *, least: int = 1) -> tuple[str, ...]:

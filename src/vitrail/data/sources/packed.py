@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from vitrail.config.check import LARGEST_SIDE, as_size, number, whole
 from vitrail.data.decode import ImageError, OpenImage, Pixels, with_channels
 from vitrail.data.source import Source, check_limit
-from vitrail.data.sources.memory import checked_labels, checked_names, fingerprint_of
+from vitrail.data.sources.memory import checked_labels, checked_names
 from vitrail.data.transforms.resize import resize
 from vitrail.errors import ConfigError, DataError
-from vitrail.files import SUMS, new_folder, verify_sums, write_sums
+from vitrail.files import SUMS, fingerprint_of, new_folder, verify_sums, write_sums
 
 CARD, IMAGES, LABELS = "packed.json", "images.npy", "labels.npy"
 FORMAT, VERSION = "vitrail packed images", 1

@@ -1,6 +1,5 @@
 """Images in parquet files, as the Hugging Face hub keeps its datasets."""
 
-import hashlib
 import os
 import re
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from vitrail.data.decode import ImageError
 from vitrail.data.source import Source
 from vitrail.errors import CheckpointError, ConfigError, VitrailError
+from vitrail.files import short_hash
 from vitrail.files.tables import ImageTable
 
 Location = str | os.PathLike[str]
@@ -61,10 +61,8 @@ class ParquetSource(Source):
     @property
     def fingerprint(self) -> str:
         """A digest of what the files say of themselves, of the labels and of the names of the classes."""
-        digest = hashlib.blake2b(self.table.digest.encode(), digest_size=16)
-        digest.update(self._labels.tobytes())
-        digest.update("\0".join((self.table.image, *self.class_names)).encode("utf-8", "surrogatepass"))
-        return f"parquet-{digest.hexdigest()}"
+        names = "\0".join((self.table.image, *self.class_names)).encode("utf-8", "surrogatepass")
+        return f"parquet-{short_hash(self.table.digest, self._labels.tobytes(), names).hex()}"
 
     def _beside(self, index: int, path: str) -> bytes:
         inside = PurePosixPath(path)

@@ -1,6 +1,5 @@
 """Images in tar files on a server, streamed: a shard is fetched when it is reached."""
 
-import hashlib
 from collections.abc import Sequence
 from urllib.parse import urljoin, urlsplit
 
@@ -14,7 +13,7 @@ from vitrail.data.sources.remote_order import SPAN, ShardOrder
 from vitrail.data.sources.shards import Shards, shown
 from vitrail.data.sources.tar import TarSource, class_list, expand
 from vitrail.errors import CheckpointError, ConfigError
-from vitrail.files import fetch_if_there, place_of
+from vitrail.files import fetch_if_there, place_of, short_hash
 
 
 def open_remote(pattern: str, *, unlabeled: bool = False) -> Source:
@@ -70,7 +69,7 @@ class RemoteShards(Source):
         self._labels: NDArray[np.int64] | None = None
         self._ends: NDArray[np.int64] | None = None  # where each shard ends among all samples
         parts = "\0".join([*map(shown, urls), "", str(unlabeled), *found])
-        self._digest = hashlib.blake2b(parts.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        self._digest = short_hash(parts.encode("utf-8", "surrogatepass")).hex()
 
     @property
     def labels(self) -> NDArray[np.int64]:

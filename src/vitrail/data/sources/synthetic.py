@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from vitrail.config.check import as_size, one_of, whole
 from vitrail.data.decode import Pixels
 from vitrail.data.source import Source
-from vitrail.data.sources.memory import fingerprint_of
 from vitrail.errors import ConfigError
+from vitrail.files import fingerprint_of
 
 Task = Literal["shape", "colour", "cell", "count", "orientation"]
 Mask = NDArray[np.bool_]

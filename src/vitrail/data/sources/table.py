@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from vitrail.data.source import Names, Source
 from vitrail.data.sources.folder import SPLITS, read_file
-from vitrail.data.sources.memory import fingerprint_of
 from vitrail.errors import WITHOUT_LABELS, DataError
+from vitrail.files import fingerprint_of
 
 # The first of these that a table has is taken.
 PATHS = ("path", "file", "filename", "image")

@@ -1,6 +1,5 @@
 """Images in tar files, in the manner of WebDataset: members of one name belong together, whatever their suffixes."""
 
-import hashlib
 import itertools
 import os
 import re
@@ -15,7 +14,7 @@ from vitrail.data.decode import ImageError
 from vitrail.data.source import Names, Source
 from vitrail.data.sources.tar_index import index_of
 from vitrail.errors import WITHOUT_LABELS, CheckpointError, ConfigError
-from vitrail.files import cache_folder, fetch, replacing, writing
+from vitrail.files import cache_folder, fetch, replacing, short_hash, writing
 
 Location = str | os.PathLike[str]
 MOST_SHARDS = 100_000
@@ -73,10 +72,9 @@ class TarSource(Source):
         given = tuple(class_names) if class_names is not None else class_list(self.paths[0].with_name("classes.txt"))
         self._labels, self.class_names = numbered(found, given, self.paths[0])
         self._labels.flags.writeable = False
-        digest = hashlib.blake2b(self._members.tobytes() + self._labels.tobytes(), digest_size=16)
-        for part in (*(index["headers"] for index in indices), *self.class_names):
-            digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
-        self._fingerprint = f"tar-{digest.hexdigest()}"
+        parts = [f"{part}\0" for part in (*(index["headers"] for index in indices), *self.class_names)]
+        rest = "".join(parts).encode("utf-8", "surrogatepass")
+        self._fingerprint = f"tar-{short_hash(self._members.tobytes(), self._labels.tobytes(), rest).hex()}"
 
     @property
     def labels(self) -> NDArray[np.int64]:
@@ -144,7 +142,7 @@ def _local(text: str, *, allow_pipe: bool) -> Path:
             f"{text!r} would run a command. Say allow_pipe=True where you trust it, or give files or https addresses."
         )
     command = text.removeprefix("pipe:")
-    file = cache_folder() / "pipes" / f"{hashlib.blake2b(command.encode(), digest_size=16).hexdigest()}.tar"
+    file = cache_folder() / "pipes" / f"{short_hash(command).hex()}.tar"
     if not file.exists():
         with writing(file):
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.errors import CheckpointError, ConfigError
-from vitrail.files import cache_folder, write_bytes
+from vitrail.files import cache_folder, short_hash, write_bytes
 
 Identity = Mapping[str, str | int]
 IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "jp2", "avif")
@@ -39,7 +39,7 @@ def index_of(path: Path, identity: Identity | None = None) -> dict[str, Any]:
     kept = _place(identity)
     with contextlib.suppress(OSError, CheckpointError):  # a cache that cannot be written to costs time, nothing else
         kept.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(kept, hashlib.blake2b(body, digest_size=16).hexdigest().encode() + b"\n" + body)
+        write_bytes(kept, short_hash(body).hex().encode() + b"\n" + body)
     return made
 
 
@@ -47,14 +47,14 @@ def kept_index(identity: Identity) -> dict[str, Any] | None:
     """Give the index that is kept of a tar file, which need not be there any more."""
     with contextlib.suppress(OSError):
         digest, _, body = _place(identity).read_bytes().partition(b"\n")
-        if digest == hashlib.blake2b(body, digest_size=16).hexdigest().encode():
+        if digest == short_hash(body).hex().encode():
             return json.loads(body)
     return None
 
 
 def _place(identity: Identity) -> Path:
     described = json.dumps({"version": VERSION, **identity})
-    return cache_folder() / "tars" / f"{hashlib.blake2b(described.encode(), digest_size=16).hexdigest()}.json"
+    return cache_folder() / "tars" / f"{short_hash(described).hex()}.json"
 
 
 def _look_through(path: Path, length: int) -> dict[str, Any]:

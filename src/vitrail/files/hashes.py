@@ -1,4 +1,4 @@
-"""Checksums of a folder's files, in the format of the coreutils tool `sha256sum`."""
+"""Every hash: of files (a list in the format of `sha256sum`), of images, of names and numbers."""
 
 import hashlib
 import os
@@ -6,13 +6,42 @@ import re
 from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from vitrail.errors import CheckpointError
 from vitrail.files.atomic import write_bytes
 
 SUMS = "SHA256SUMS"
 LARGEST = 1 << 20  # bytes of a list
+WIDTH = 16  # bytes of a short hash
 LINE = re.compile(r"([0-9a-fA-F]{64}) [ *]([^\x00-\x1f/\\]+)")
+
+
+def short_hash(*parts: str | bytes | memoryview, key: bytes = b"", person: bytes = b"", width: int = WIDTH) -> bytes:
+    """Hash parts, one after the other, to a few bytes (BLAKE2)."""
+    found = hashlib.blake2b(digest_size=width, key=key, person=person)
+    for part in parts:
+        found.update(part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part)
+    return found.digest()
+
+
+def image_hash(data: bytes | NDArray[np.uint8]) -> bytes:
+    """Hash an image as it is kept: its bytes, or its shape and pixels."""
+    if isinstance(data, bytes):
+        return short_hash(data)
+    return short_hash(np.ascontiguousarray(data).data, person="x".join(map(str, data.shape)).encode()[:16])
+
+
+def fingerprint_of(*parts: str | NDArray[Any]) -> str:
+    """Give sixteen hexadecimal digits that change when any part does, or when its end moves."""
+    total = hashlib.sha256()
+    for part in parts:
+        data = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else np.ascontiguousarray(part).data
+        total.update(hashlib.sha256(data).digest())
+    return total.hexdigest()[:16]
 
 
 def sha256_of(path: str | os.PathLike[str]) -> str:
