@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 
 import vitrail
-from vitrail.inspection.drawing import Seen
 from vitrail.inspection.report import write_report
-from vitrail.inspection.study import Views, study
+from vitrail.inspection.study import Inspected, study
+from vitrail.inspection.views import Views
 from vitrail.models import Model
 
 
@@ -31,7 +31,7 @@ def main() -> None:
     if arguments.large:
         model, views = made("ViT-L/16", 1024, 1)
         start = time.perf_counter()
-        found = study(model, views, maps=True, bias=False, tell=lambda text: None)
+        found = study(model, views, maps=True, bias=False)
         seconds = time.perf_counter() - start
         assert found.attention is not None
         held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
@@ -41,10 +41,10 @@ def main() -> None:
     model, views = made(arguments.model, 224, arguments.images)
     before = forward(model, views)
     start = time.perf_counter()
-    found = study(model, views, maps=True, bias=True, tell=lambda text: None)
+    found = study(model, views, maps=True, bias=True)
     looked = time.perf_counter() - start
     with tempfile.TemporaryDirectory() as folder:
-        report = write_report(Path(folder), Seen(arguments.model, model, views, found))
+        report = write_report(Path(folder), Inspected(arguments.model, model, views, found))
     whole = time.perf_counter() - start
     after = forward(model, views)
     passes = (before + after) / 2

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from vitrail.errors import ShapeError as ShapeError
     from vitrail.errors import VitrailError as VitrailError
     from vitrail.models import create as create
+    from vitrail.verbs.inspect import inspect as inspect
 
 __version__ = "0.1.0"
 
@@ -35,6 +36,7 @@ _HOMES = {
     "convert": "vitrail.checkpoint",
     "create": "vitrail.models",
     "describe": "vitrail.checkpoint",
+    "inspect": "vitrail.verbs.inspect",
     "load": "vitrail.checkpoint",
     "names": "vitrail.config",
     "save": "vitrail.checkpoint",
@@ -56,6 +58,7 @@ __all__ = [
     "create",
     "describe",
     "evaluation",
+    "inspect",
     "inspection",
     "load",
     "names",

@@ -13,7 +13,7 @@ from torch import Tensor
 from vitrail import create, inspection
 from vitrail.config import PatchStem, ViTConfig
 from vitrail.errors import ConfigError, ShapeError
-from vitrail.inspection.attention import Seen
+from vitrail.inspection.attention import AttentionShape, Weights
 from vitrail.inspection.looking import unwrap
 from vitrail.inspection.maps import QueryMaps, plan_maps, to_levels
 from vitrail.models import ViT, build
@@ -227,8 +227,8 @@ def weights(images: int, heads: int, tokens: int) -> Tensor:
     return torch.rand(images, heads, tokens, tokens).softmax(dim=3)
 
 
-def looked(leading: int, grid: tuple[int, int]) -> Seen:
-    return Seen(2, 1, 3, leading, grid, 4, torch.device("cpu"))
+def looked(leading: int, grid: tuple[int, int]) -> AttentionShape:
+    return AttentionShape(2, 1, 3, leading, grid, 4, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("leading", [0, 1])
@@ -238,7 +238,7 @@ def test_maps_in_bytes_are_the_weights_to_half_a_level(leading: int, step: int) 
     whole = weights(2, 3, given.tokens)
     maps = QueryMaps(given, 1, all_heads=True)
     for first in range(0, given.tokens, step):
-        maps.see(0, first, whole[:, :, first : first + step])
+        maps.see(0, first, Weights(whole[:, :, first : first + step]))
     for number, found in enumerate(maps.each()):
         assert found.levels.shape == (1, 3, 15, 15)
         back = found.levels[0].astype(np.float64) * found.peaks[0][..., None] / 255
@@ -252,7 +252,7 @@ def test_cells_add_up_keys_and_average_queries(step: int) -> None:
     whole = weights(2, 3, 16)
     maps = QueryMaps(given, 2, all_heads=False)
     for first in range(0, 16, step):
-        maps.see(0, first, whole[:, :, first : first + step])
+        maps.see(0, first, Weights(whole[:, :, first : first + step]))
     found = maps.each()[1]
     assert found.grid == (2, 3)
     mean = whole[1].mean(dim=0)[1:, 1:].unflatten(1, (3, 5)).unflatten(0, (3, 5)).numpy()

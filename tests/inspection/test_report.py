@@ -20,11 +20,11 @@ from vitrail.cli import main
 from vitrail.config import Learned2DPositions, NoPositions
 from vitrail.data.open import open_images
 from vitrail.errors import ConfigError, DataError, VitrailError
-from vitrail.inspection.drawing import Seen, drawings, enlarge
+from vitrail.inspection.drawing import drawings, enlarge
 from vitrail.inspection.pictures import pictures_of, small_enough
 from vitrail.inspection.report import in_words, write_report
-from vitrail.inspection.study import Views, look, study
-from vitrail.inspection.views import spread, views_of
+from vitrail.inspection.study import Inspected, look, study
+from vitrail.inspection.views import Views, spread, views_of
 from vitrail.models import Model, ViT
 
 QUICK = ("vit", "vit-mean", "vit-relative", "hybrid", "bit")
@@ -37,10 +37,10 @@ def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vitrail.figures.canvas.LAYOUT", None)
 
 
-def looked(model: Model, count: int = 5) -> Seen:
+def looked(model: Model, count: int = 5) -> Inspected:
     pixels = torch.randint(0, 256, (count, 3, *model.config.image_size), dtype=torch.uint8)
     views = Views(pixels, pixels / 127.5 - 1, [f"image {place}" for place in range(count)], [None] * count)
-    return Seen("a model", model, views, study(model, views, maps=True, bias=True, tell=lambda text: None))
+    return Inspected("a model", model, views, study(model, views, maps=True, bias=True))
 
 
 def read(page: Path) -> dict[str, Any]:
@@ -106,8 +106,8 @@ def test_labels_of_other_classes_are_neither_right_nor_wrong(tmp_path: Path) -> 
     model = guessing(names=NAMES)
     pixels = torch.zeros(2, 3, *model.config.image_size, dtype=torch.uint8)
     views = Views(pixels, pixels.float(), ["a", "b"], [NAMES[0], "unknown"])
-    found = study(model, views, maps=True, bias=False, tell=lambda text: None)
-    one, two = read(write_report(tmp_path, Seen("m", model, views, found)).page)["images"]
+    found = study(model, views, maps=True, bias=False)
+    one, two = read(write_report(tmp_path, Inspected("m", model, views, found)).page)["images"]
     assert one["right"] == (one["top"][0]["name"] == NAMES[0])
     assert (two["label"], two["right"]) == ("unknown", None)
 
@@ -132,14 +132,14 @@ def test_any_name_can_be_drawn(tmp_path: Path) -> None:
     pixels = torch.zeros(4, 3, 12, 20, dtype=torch.uint8)
     names = ["$\\frac{$.png", "caf\udce9.png", "_hidden", "\u732b.png"]
     views = Views(pixels, pixels.float(), names, [None] * 4)
-    found = study(model, views, maps=True, bias=True, tell=lambda text: None)
-    seen = Seen("_$\\frac{$", model, views, found)
+    found = study(model, views, maps=True, bias=True)
+    seen = Inspected("_$\\frac{$", model, views, found)
     made = write_report(tmp_path / "out", seen, other=seen._replace(title="caf\udce9"), between=found.layers)
     assert len(read(made.page)["images"]) == 4
 
 
 def test_a_report_replaces_its_own_and_nothing_else(tmp_path: Path) -> None:
-    seen, out = Seen("one", family("vit"), None, None), tmp_path / "out"
+    seen, out = Inspected("one", family("vit")), tmp_path / "out"
     write_report(out, seen)
     (out / "figures" / "old.png").write_bytes(b"of an earlier version")
     write_report(out, seen)
@@ -222,7 +222,7 @@ def test_large_grids_have_a_tile_for_some_of_their_patches() -> None:
     some = inspection.position_similarity(model, every=2)
     assert some.shape == (20, 20, 40, 40)
     torch.testing.assert_close(some, inspection.position_similarity(model)[::2, ::2])
-    names = {drawing.name for drawing in drawings(Seen("m", model, None, None), None, None)}
+    names = {drawing.name for drawing in drawings(Inspected("m", model), None, None)}
     assert {"positions", "positions-before", "positions-resampled"} <= names
 
 
@@ -251,22 +251,22 @@ def test_two_models_stand_side_by_side(tmp_path: Path) -> None:
     ],
 )
 def test_positions_are_drawn_by_their_kind(changes: dict[str, Any], expected: set[str]) -> None:
-    seen = Seen("m", family("vit", **changes), None, None)
+    seen = Inspected("m", family("vit", **changes))
     assert {drawing.name for drawing in drawings(seen, None, None)} - {"filters"} == expected
 
 
 def test_before_training_positions_are_those_of_a_fresh_model() -> None:
     fresh = vitrail.create("ViT-Ti/16", image_size=64, seed=0)
-    found = {drawing.name: drawing.draw("light") for drawing in drawings(Seen("m", fresh, None, None), None, None)}
+    found = {drawing.name: drawing.draw("light") for drawing in drawings(Inspected("m", fresh), None, None)}
     assert found["positions"] == found["positions-before"]
     trained = vitrail.create("ViT-Ti/16", image_size=64, seed=1)
-    other = {drawing.name: drawing.draw("light") for drawing in drawings(Seen("m", trained, None, None), None, None)}
+    other = {drawing.name: drawing.draw("light") for drawing in drawings(Inspected("m", trained), None, None)}
     assert other["positions-before"] == found["positions-before"] != other["positions"]
     assert found["filters"] != other["filters"]
 
 
 def test_themes_differ_and_drawing_is_repeatable() -> None:
-    (filters, *_) = drawings(Seen("m", family("vit"), None, None), None, None)
+    (filters, *_) = drawings(Inspected("m", family("vit")), None, None)
     assert filters.draw("light") == filters.draw("light") != filters.draw("dark")
 
 
@@ -332,6 +332,30 @@ def test_the_command_writes_a_page_with_mistakes(
     assert all(Path(path).is_file() for path in found["figures"])
 
 
+def test_the_function_and_the_command_write_the_same_files(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    arguments = ("--against", home / "other", "--images", "4", "--out", one)
+    shown = inspected(capsys, home / "run", home / "images", *arguments)
+    made = vitrail.inspect(home / "run", home / "images", against=home / "other", count=4, out=two)
+    names, others = ({path.relative_to(root) for path in root.rglob("*") if path.is_file()} for root in (one, two))
+    assert names == others
+    assert all((one / name).read_bytes() == (two / name).read_bytes() for name in names)
+    assert made.numbers == json.loads((two / "inspection.json").read_text())
+    assert shown == made.document() | {"page": shown["page"], "figures": shown["figures"]}
+    assert (made.folder, made.page) == (two, two / "report.html")
+    assert str(made).startswith(f"{len(made.figures)} figures in {two}")
+
+
+def test_a_model_in_memory_is_looked_into(home: Path, tmp_path: Path) -> None:
+    model = guessing(names=NAMES).train()
+    made = vitrail.inspect(model, home / "loose" / "1.png", out=tmp_path / "out", bias=False)
+    assert (made.images, made.numbers["title"], model.training) == (1, "model", True)
+    with pytest.raises(ConfigError, match="keeps its image size"):
+        vitrail.inspect(model, image_size=32, out=tmp_path / "other")
+
+
 def test_another_model_is_put_beside(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = inspected(
         capsys, home / "run", home / "images", "--against", home / "other", "--out", tmp_path, "--images", "5"
@@ -394,7 +418,7 @@ def test_the_page_of_sixteen_images_and_two_base_models_stays_under_25_megabytes
         model = vitrail.create(name, classes=1000, image_size=224)
         pixels = torch.randint(0, 256, (16, 3, 224, 224), dtype=torch.uint8)  # noise: the largest files
         views = Views(pixels, pixels / 127.5 - 1, [f"image {place}" for place in range(16)], [None] * 16)
-        seen.append(Seen(name, model, views, study(model, views, maps=True, bias=False, tell=lambda text: None)))
+        seen.append(Inspected(name, model, views, study(model, views, maps=True, bias=False)))
     assert seen[0].found is not None
     made = write_report(tmp_path, seen[0], other=seen[1], between=seen[0].found.layers)
     assert made.bytes < 25_000_000
@@ -437,7 +461,7 @@ def test_mistakes_by_other_labels_are_shown_as_mistakes(
 
 
 def test_names_of_folders_tell_checkpoints_apart() -> None:
-    from vitrail.cli.inspect import slug_of, titles_of
+    from vitrail.verbs.inspect import slug_of, titles_of
 
     assert (slug_of("runs/a/best"), slug_of("runs/b/best"), slug_of("vitrail-ti8")) == (
         "a-best",

@@ -12,7 +12,6 @@ import typer
 from vitrail.cli.data import Pipe, Where
 from vitrail.cli.describe import Json
 from vitrail.cli.evaluation import show_evaluation
-from vitrail.cli.inspect import name_of
 from vitrail.cli.measuring import (
     Batch,
     Device,
@@ -25,11 +24,9 @@ from vitrail.cli.measuring import (
     Split,
     Work,
     Workers,
-    choose_split,
     measuring,
-    showing_progress,
 )
-from vitrail.cli.render import harmless
+from vitrail.cli.render import harmless, said_command
 from vitrail.config.check import whole
 from vitrail.errors import ConfigError, DataError
 
@@ -102,10 +99,10 @@ def evaluate(
     from vitrail.evaluation.report import predictions, report, results
     from vitrail.evaluation.results import document_of, write_document
     from vitrail.files import write_bytes
-    from vitrail.inspection.report import check_folder
+    from vitrail.inspection.report import check_folder, title_of
 
     if page is not None:
-        check_folder(Path(page).expanduser(), name_of(run), BESIDE)
+        check_folder(Path(page).expanduser(), title_of(run), BESIDE)
     runs = [run] if against is None else [run, against]
     splits = open_data(data, allow_pipe=allow_pipe)
     source, said, doubts = choose_images(splits, runs, data, split, mapped=mapping is not None)
@@ -149,27 +146,31 @@ def write_page(
     quiet: bool,
 ) -> None:
     """Write the page of the worst mistakes, with where the model looked; of some images where there are none."""
-    from vitrail.cli.inspect import MOST, look_at, said_command
     from vitrail.evaluation.tables import tables_of
-    from vitrail.inspection.report import write_report
+    from vitrail.inspection.report import MOST_IMAGES, title_of, write_report
+    from vitrail.inspection.study import look_at
     from vitrail.inspection.views import spread
+    from vitrail.runtime.reporter import reporting
 
-    worst = document["worst"]["images"][:MOST]
+    worst = document["worst"]["images"][:MOST_IMAGES]
     wrong = [row["sample"] for row in worst]
-    with showing_progress(quiet=quiet) as (tell, _, say):
+    with reporting(quiet=quiet) as report:
         chosen = wrong or spread(len(source), SHOWN).tolist()
-        subject, places = look_at(name_of(opened.run), opened.model, source, chosen, wrong, say, tell, bias=False)
+        subject, places = look_at(title_of(opened.run), opened.model, source, chosen, wrong, bias=False, report=report)
         if worst and subject.views is not None and len(places) == len(worst):  # by whatever labels it was measured
             labels = [row["class"] for row in worst]
             subject = subject._replace(views=subject.views._replace(labels=labels, verdicts=[False] * len(worst)))
         tables = tables_of(document)
-        write_report(folder, subject, mistakes=places, tables=tables, beside=files, command=said_command(), tell=tell)
+        write_report(
+            folder, subject, mistakes=places, tables=tables, beside=files, command=said_command(), report=report
+        )
 
 
 def choose_images(
     splits: "Mapping[str, Source]", runs: Sequence[str], data: str, split: str | None, *, mapped: bool = False
 ) -> "tuple[Source, str, list[str]]":
     """Choose the images to measure runs on, say which they are, and what makes their numbers doubtful."""
+    from vitrail.data.open import choose_split
     from vitrail.data.splits import Subset
     from vitrail.train.task import kept_back, was_trained_on, without_held_out
 

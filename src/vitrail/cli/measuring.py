@@ -1,6 +1,6 @@
 """What the commands that measure a model have in common: their options, the machine, how far they are."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -11,11 +11,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from vitrail.cli.render import harmless
 from vitrail.config.check import one_of, rate, whole
-from vitrail.errors import DataError
 from vitrail.runtime.machine import usual_workers
 
 if TYPE_CHECKING:
-    from vitrail.data.source import Source
     from vitrail.runtime.inference import Pass
 
 Split = Annotated[str | None, typer.Option(help="Which split.", show_default="test, else val, else the only one")]
@@ -40,16 +38,6 @@ class Work:
     how: "Pass"
     tell: Callable[[str], None]  # what is being done
     say: Callable[[str], None]  # what should stay on the screen
-
-
-def choose_split(splits: "Mapping[str, Source]", data: str, split: str | None) -> str:
-    """Give the split that is named, or test, or val, or the only one."""
-    chosen = split or next((name for name in ("test", "val", "dev") if name in splits), None)
-    if chosen is None and len(splits) == 1:
-        return next(iter(splits))
-    if chosen is None or chosen not in splits:
-        raise DataError(f"{data}: there is no split {chosen or 'test'!r}. There are: {', '.join(splits)}.")
-    return chosen
 
 
 @contextmanager

@@ -1,11 +1,24 @@
 """How results and errors look to people."""
 
+import json
+import shlex
+import sys
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+
+@runtime_checkable
+class Found(Protocol):
+    """What a function of `vitrail.verbs` gives: plain values for JSON, and words for people."""
+
+    def document(self) -> Any: ...  # noqa: ANN401, D102
 
 
 def plain_table(*columns: str, title: str, numbers: int = 0) -> Table:
@@ -24,6 +37,11 @@ def working(what: str) -> AbstractContextManager[object]:
     return errors.status(what) if errors.is_terminal else nullcontext()
 
 
+def said_command() -> str:
+    """Give the command as it was typed, for what is written; nothing where the program is another."""
+    return shlex.join(["vitrail", *sys.argv[1:]]) if Path(sys.argv[0]).stem in ("vitrail", "__main__") else ""
+
+
 def harmless(text: str) -> str:
     """Give a text without what would drive a terminal: names of files may hold anything."""
     return "".join(sign if sign.isprintable() or sign == "\n" else repr(sign)[1:-1] for sign in text)
@@ -32,3 +50,8 @@ def harmless(text: str) -> str:
 def show_error(message: str) -> None:
     """Print an error on standard error: one line for a program, coloured for a terminal."""
     Console(stderr=True, soft_wrap=True).print(Text.assemble(("error: ", "bold red"), harmless(message)))
+
+
+def show(found: Found, *, as_json: bool) -> None:
+    """Print what a function found: one JSON document for a program, its own words for people."""
+    typer.echo(json.dumps(found.document(), indent=2) if as_json else str(found))

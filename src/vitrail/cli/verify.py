@@ -19,7 +19,6 @@ from vitrail.cli.measuring import (
     Quiet,
     Split,
     Workers,
-    choose_split,
     measuring,
 )
 from vitrail.cli.render import harmless
@@ -59,7 +58,7 @@ def verify(
     With `--out`, verification.json and roc.csv are written.
     """
     from vitrail.checkpoint.load import load
-    from vitrail.data.open import open_data
+    from vitrail.data.open import choose_split, open_data
     from vitrail.evaluation.results import write_document
     from vitrail.evaluation.verification import curve_table, document, measure_verification
     from vitrail.files import write_bytes

@@ -58,6 +58,16 @@ def open_images(what: str | os.PathLike[str], *, allow_pipe: bool = False) -> Ma
     return open_data(what, allow_pipe=allow_pipe)
 
 
+def choose_split(splits: Mapping[str, Source], data: str, split: str | None) -> str:
+    """Give the split that is named, or test, or val, or the only one."""
+    chosen = split or next((name for name in ("test", "val", "dev") if name in splits), None)
+    if chosen is None and len(splits) == 1:
+        return next(iter(splits))
+    if chosen is None or chosen not in splits:
+        raise DataError(f"{data}: there is no split {chosen or 'test'!r}. There are: {', '.join(splits)}.")
+    return chosen
+
+
 def open_split(what: str | os.PathLike[str], split: str | None = None, *, allow_pipe: bool = False) -> Source:
     """Open one split: the one that is named, or the only one."""
     splits = open_data(what, allow_pipe=allow_pipe)

@@ -1,6 +1,7 @@
 """Who attends to whom, layer by layer, without hooks and without ever holding all weights (Figs. 6, 7, 11 and 14)."""
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -16,8 +17,8 @@ from vitrail.ops.distance import distance_sums, distances_from, patch_places
 from vitrail.ops.rollout import roll_on
 
 
-class Seen(NamedTuple):
-    """What the images that are looked at have in common."""
+class AttentionShape(NamedTuple):
+    """How many images, layers, heads and tokens an observer is shown."""
 
     images: int
     layers: int
@@ -33,17 +34,29 @@ class Seen(NamedTuple):
         return self.leading + self.grid[0] * self.grid[1]
 
 
+class Weights:
+    """Attention weights of some queries in a layer, and their mean over the heads, which is computed once."""
+
+    def __init__(self, by_head: Float[Tensor, "B h Q T"]) -> None:
+        self.by_head = by_head
+
+    @cached_property
+    def mean(self) -> Float[Tensor, "B Q T"]:
+        """The mean over the heads."""
+        return self.by_head.mean(dim=1)
+
+
 @runtime_checkable
 class Observer(Protocol):
     """Keeps what it needs of the weights that it is shown, some queries of a layer at a time."""
 
-    def see(self, layer: int, first: int, weights: Float[Tensor, "B h Q T"]) -> None:
+    def see(self, layer: int, first: int, weights: Weights) -> None:
         """Look at the weights of the queries from the first one on."""
 
 
-def what_is_seen(model: ViT, images: Float[Tensor, "B C H W"]) -> Seen:
+def shape_of(model: ViT, images: Float[Tensor, "B C H W"]) -> AttentionShape:
     """Say what an observer will be shown of these images."""
-    return Seen(
+    return AttentionShape(
         images=len(images),
         layers=len(model.blocks),
         heads=model.config.heads,
@@ -65,8 +78,9 @@ def observe(
     for layer, block in enumerate(model.blocks):
         tokens, keys = model.enter(tokens, layer, grid)
         for first, weights in block.attention.weights_in_parts(block.attention_input(tokens), grid, keys):
+            some = Weights(weights)
             for observer in observers:
-                observer.see(layer, first, weights)
+                observer.see(layer, first, some)
         tokens = block(tokens, grid, keys)
         if features is not None:
             patches = model.norm(tokens)[:, model.config.class_tokens :]
@@ -80,17 +94,17 @@ Kind = TypeVar("Kind", bound=Observer)
 class Rollout:
     """Multiplies the layers' attention, the mean over heads with the residual (Appendix D.8)."""
 
-    def __init__(self, seen: Seen) -> None:
-        self.seen, self.joint = seen, None
+    def __init__(self, shape: AttentionShape) -> None:
+        self.shape, self.joint = shape, None
         self._mean: Tensor | None = None
 
-    def see(self, layer: int, first: int, weights: Float[Tensor, "B h Q T"]) -> None:
+    def see(self, layer: int, first: int, weights: Weights) -> None:
         """Gather the mean over the heads; after the layer's last query, go one layer on."""
         if self._mean is None:
-            self._mean = weights.new_empty(self.seen.images, self.seen.tokens, self.seen.tokens)
-        stop = first + weights.shape[2]
-        self._mean[:, first:stop] = weights.mean(dim=1)
-        if stop == self.seen.tokens:
+            self._mean = weights.mean.new_empty(self.shape.images, self.shape.tokens, self.shape.tokens)
+        stop = first + weights.mean.shape[1]
+        self._mean[:, first:stop] = weights.mean
+        if stop == self.shape.tokens:
             self.joint: Tensor | None = roll_on(self.joint, self._mean)
 
     def whole(self) -> Float[Tensor, "B T T"]:
@@ -101,44 +115,44 @@ class Rollout:
     def maps(self) -> Float[Tensor, "B rows cols"]:
         """Shares of the patches in what the classifier reads: the class token, or the mean of all tokens."""
         joint = self.whole()
-        read = joint[:, 0] if self.seen.leading else joint.mean(dim=1)
-        return read[:, self.seen.leading :].unflatten(1, self.seen.grid)
+        read = joint[:, 0] if self.shape.leading else joint.mean(dim=1)
+        return read[:, self.shape.leading :].unflatten(1, self.shape.grid)
 
 
 class Pooled:
     """Keeps what the class token attends to; where there is none, the mean over all tokens, which are pooled."""
 
-    def __init__(self, seen: Seen) -> None:
-        self.seen = seen
-        shape = (seen.images, seen.layers, seen.heads, seen.grid[0] * seen.grid[1])
-        self.sums = torch.zeros(shape, device=seen.device)
+    def __init__(self, shape: AttentionShape) -> None:
+        self.shape = shape
+        patches = shape.grid[0] * shape.grid[1]
+        self.sums = torch.zeros(shape.images, shape.layers, shape.heads, patches, device=shape.device)
 
-    def see(self, layer: int, first: int, weights: Float[Tensor, "B h Q T"]) -> None:
+    def see(self, layer: int, first: int, weights: Weights) -> None:
         """Take the class token's row, or add rows up."""
-        patches = weights[:, :, :, self.seen.leading :]
-        if not self.seen.leading:
-            self.sums[:, layer] += patches.sum(dim=2) / self.seen.tokens
+        patches = weights.by_head[:, :, :, self.shape.leading :]
+        if not self.shape.leading:
+            self.sums[:, layer] += patches.sum(dim=2) / self.shape.tokens
         elif first == 0:
             self.sums[:, layer] = patches[:, :, 0]
 
     def maps(self) -> Float[Tensor, "B L h rows cols"]:
         """Shares of the patches."""
-        return self.sums.unflatten(3, self.seen.grid)
+        return self.sums.unflatten(3, self.shape.grid)
 
 
 class Distances:
     """Adds up how far the patches look (Appendix D.7); the class token is left out, as query and as key."""
 
-    def __init__(self, seen: Seen, *, normalized: bool) -> None:
-        self.seen, self.normalized = seen, normalized
-        self.places = patch_places(seen.grid, seen.stride).to(seen.device)
-        self.sums = torch.zeros(seen.images, seen.layers, seen.heads, device=seen.device)
+    def __init__(self, shape: AttentionShape, *, normalized: bool) -> None:
+        self.shape, self.normalized = shape, normalized
+        self.places = patch_places(shape.grid, shape.stride).to(shape.device)
+        self.sums = torch.zeros(shape.images, shape.layers, shape.heads, device=shape.device)
 
-    def see(self, layer: int, first: int, weights: Float[Tensor, "B h Q T"]) -> None:
+    def see(self, layer: int, first: int, weights: Weights) -> None:
         """Add the patches among these queries."""
-        skip = max(self.seen.leading - first, 0)
-        start = first + skip - self.seen.leading
-        patches = weights[:, :, skip:, self.seen.leading :]
+        skip = max(self.shape.leading - first, 0)
+        start = first + skip - self.shape.leading
+        patches = weights.by_head[:, :, skip:, self.shape.leading :]
         far = distances_from(self.places[start : start + patches.shape[2]], self.places)
         self.sums[:, layer] += distance_sums(patches, far, normalized=self.normalized)
 
@@ -171,13 +185,13 @@ def attention_distance(
     """Give how many pixels away the patches attend, by image, layer and head (Fig. 7 right, Fig. 11, Appendix D.7).
 
     The class token is left out, as query and as key, and as in the authors' code the weights of the others stay as they
-    are; `normalised` scales them to one.
+    are; `normalized` scales them to one.
     """
-    return torch.cat(_each(model, images, lambda seen: Distances(seen, normalized=normalized), Distances.mean))
+    return torch.cat(_each(model, images, lambda shape: Distances(shape, normalized=normalized), Distances.mean))
 
 
 def _each(
-    model: nn.Module, images: Tensor, make: Callable[[Seen], Kind], read: Callable[[Kind], Tensor]
+    model: nn.Module, images: Tensor, make: Callable[[AttentionShape], Kind], read: Callable[[Kind], Tensor]
 ) -> list[Tensor]:
     """Read an observer of every few images, when it has seen all; nothing else of it is kept."""
     inside = with_attention(model)
@@ -185,7 +199,7 @@ def _each(
         fit = to_model(inside, images)
         found = []
         for some in in_parts(fit, images_at_once(inside, fit)):
-            observer = make(what_is_seen(inside, some))
+            observer = make(shape_of(inside, some))
             observe(inside, some, [observer])
             found.append(read(observer).clone())
     return found

@@ -24,7 +24,8 @@ from vitrail.inspection.positions import (
     relative_similarity,
 )
 from vitrail.inspection.predictions import Predictions
-from vitrail.inspection.study import Findings, Views
+from vitrail.inspection.study import Inspected
+from vitrail.inspection.views import Views
 from vitrail.models import Model, ViT, build
 
 SHOWN = 16  # images of a picture
@@ -42,18 +43,7 @@ class Drawing(NamedTuple):
     photographic: bool = False  # so that a page may carry it with loss
 
 
-class Seen(NamedTuple):
-    """A model with its title, the images it was shown, and what was found."""
-
-    title: str
-    model: Model
-    views: Views | None
-    found: Findings | None
-    class_names: Sequence[str] | None = None  # of the model's classes, where it or the data has them
-    predictions: Predictions | None = None  # of a model that learned without labels
-
-
-def drawings(subject: Seen, other: Seen | None, between: Float[Tensor, "L L2"] | None) -> Iterator[Drawing]:
+def drawings(subject: Inspected, other: Inspected | None, between: Float[Tensor, "L L2"] | None) -> Iterator[Drawing]:
     """Give every picture that there is of a model, and of another beside it."""
     yield _filters(subject)
     if other is not None:
@@ -88,7 +78,7 @@ def _predictions(views: Views, found: Predictions) -> Drawing:
     )
 
 
-def _filters(subject: Seen, prefix: str = "") -> Drawing:
+def _filters(subject: Inspected, prefix: str = "") -> Drawing:
     found = filter_components(subject.model)
     config = subject.model.config
     plain = isinstance(config, ViTConfig) and isinstance(config.stem, PatchStem)
@@ -102,7 +92,7 @@ def _filters(subject: Seen, prefix: str = "") -> Drawing:
     )
 
 
-def _positions(subject: Seen) -> Iterator[Drawing]:
+def _positions(subject: Inspected) -> Iterator[Drawing]:
     model = subject.model
     if not isinstance(model, ViT):
         return
@@ -151,7 +141,7 @@ def _positions(subject: Seen) -> Iterator[Drawing]:
         )
 
 
-def _attention(subject: Seen, other: Seen | None) -> Iterator[Drawing]:
+def _attention(subject: Inspected, other: Inspected | None) -> Iterator[Drawing]:
     assert subject.views is not None
     assert subject.found is not None
     found, views = subject.found.attention, subject.views
@@ -200,7 +190,7 @@ def _attention(subject: Seen, other: Seen | None) -> Iterator[Drawing]:
     )
 
 
-def _bias(subject: Seen, other: Seen | None) -> Iterator[Drawing]:
+def _bias(subject: Inspected, other: Inspected | None) -> Iterator[Drawing]:
     assert subject.found is not None
     pairs = [(each.title, each.model, each.found) for each in (subject, other) if each and each.found]
     moved = [(title, model, found) for title, model, found in pairs if found.moved is not None]

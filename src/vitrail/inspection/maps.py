@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.config import Grid
-from vitrail.inspection.attention import Seen
+from vitrail.inspection.attention import AttentionShape, Weights
 
 LEVELS = 255
 
@@ -44,22 +44,22 @@ def plan_maps(images: int, layers: int, heads: int, grid: Grid, most: int) -> Pl
 class QueryMaps:
     """Keeps every patch's attention to every other, of all heads or their mean, in cells of several patches."""
 
-    def __init__(self, seen: Seen, cell: int, *, all_heads: bool) -> None:
-        self.seen, self.cell, self.all_heads = seen, cell, all_heads
-        self.grid = _cells(seen.grid, cell)
-        rows, cols = (torch.arange(side, device=seen.device) // cell for side in seen.grid)
+    def __init__(self, shape: AttentionShape, cell: int, *, all_heads: bool) -> None:
+        self.shape, self.cell, self.all_heads = shape, cell, all_heads
+        self.grid = _cells(shape.grid, cell)
+        rows, cols = (torch.arange(side, device=shape.device) // cell for side in shape.grid)
         cells = (rows[:, None] * self.grid[1] + cols).flatten()  # the cell of every patch
         self.members = torch.nn.functional.one_hot(cells, self.grid[0] * self.grid[1]).float()  # patches by cells
         self._sums: Tensor | None = None
         self._levels: list[Tensor] = []
         self._peaks: list[Tensor] = []
 
-    def see(self, layer: int, first: int, weights: Float[Tensor, "B h Q T"]) -> None:
+    def see(self, layer: int, first: int, weights: Weights) -> None:
         """Add the patches among these queries to their cells; after the layer's last one, write bytes."""
-        leading = self.seen.leading
+        leading = self.shape.leading
         skip = max(leading - first, 0)
-        patches = weights[:, :, skip:, leading:]
-        kept = patches if self.all_heads else patches.mean(dim=1, keepdim=True)
+        heads = weights.by_head if self.all_heads else weights.mean[:, None]
+        kept = heads[:, :, skip:, leading:]
         start = first + skip - leading
         if self.cell == 1:
             some = kept
@@ -72,7 +72,7 @@ class QueryMaps:
             self._sums[:, :, start : start + kept.shape[2]] = some
         else:
             self._sums += some
-        if first + weights.shape[2] == self.seen.tokens:
+        if first + heads.shape[2] == self.shape.tokens:
             self._finish(self._sums)
             self._sums = None
 

@@ -20,38 +20,54 @@ from vitrail.data.decode import decode, encode
 from vitrail.errors import DataError
 from vitrail.figures.canvas import size_of_png
 from vitrail.files import check_replaceable, new_folder
-from vitrail.inspection.drawing import Drawing, Seen, drawings, numbers
+from vitrail.inspection.drawing import Drawing, drawings, numbers
 from vitrail.inspection.maps import to_levels
 from vitrail.inspection.page import render_page
 from vitrail.inspection.pictures import url_of
-from vitrail.inspection.study import FIRST, Attention, Tell
+from vitrail.inspection.study import FIRST, Attention, Inspected
 from vitrail.models import Model
+from vitrail.runtime.reporter import SILENT, Reporter, harmless
 
 PAGE, NUMBERS, FIGURES = "report.html", "inspection.json", "figures"
 OURS = (PAGE, NUMBERS, FIGURES)
 QUALITY = 80  # of photographs in a figure
+MOST_IMAGES = 256  # of a page
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What was written."""
+    """What was written, and where."""
 
+    folder: Path
     page: Path
-    figures: list[Path]
-    bytes: int
+    figures: tuple[Path, ...]
+    numbers: Mapping[str, Any]  # those of inspection.json
+    images: int
+    bytes: int  # of the page
+
+    def document(self) -> dict[str, Any]:
+        """Give the report as plain values, for JSON."""
+        names = [str(path) for path in self.figures]
+        return {"page": str(self.page), "figures": names, "images": self.images, "bytes": self.bytes}
+
+    def __str__(self) -> str:
+        return harmless(
+            f"{len(self.figures)} figures in {self.folder / FIGURES}\n"
+            f"page: {self.page} ({self.bytes / 1e6:.1f} MB; opens offline)"
+        )
 
 
 def write_report(
     folder: Path,
-    subject: Seen,
+    subject: Inspected,
     *,
-    other: Seen | None = None,
+    other: Inspected | None = None,
     between: Float[Tensor, "L L2"] | None = None,
     mistakes: Sequence[int] = (),
     tables: Sequence[Mapping[str, Any]] = (),
     beside: Mapping[str, bytes] = MappingProxyType({}),
     command: str = "",
-    tell: Tell = lambda text: None,
+    report: Reporter = SILENT,
 ) -> Report:
     """Draw every picture, write the numbers, and put all of it into one page.
 
@@ -61,11 +77,13 @@ def write_report(
     check_folder(folder, subject.title, beside)
     drawn: list[dict[str, Any]] = []
     files = dict(beside)
-    for drawing in drawings(subject, other, between):
-        tell(f"drawing {drawing.name}")
+    every = list(drawings(subject, other, between))
+    for done, drawing in enumerate(every, start=1):
         light, dark = drawing.draw("light"), drawing.draw("dark")
         files[f"{FIGURES}/{drawing.name}.png"] = light
         drawn.append(_figure(drawing, light, dark))
+        report.progress("drawing figures", done, len(every))
+    named = answers(subject)
     document = {
         "title": subject.title,
         "subtitle": in_words(subject.model),
@@ -73,22 +91,28 @@ def write_report(
         "version": __version__,
         "figures": drawn,
         "tables": [*tables, *_tables(subject)],
-        "images": [] if subject.found is None else list(_images(subject, set(mistakes))),
+        "images": list(_images(subject, named, set(mistakes))),
     }
-    said = {"title": subject.title, "subtitle": in_words(subject.model), "command": command, **_numbers(subject)}
+    said = {"title": subject.title, "subtitle": in_words(subject.model), "command": command, **_numbers(subject, named)}
     if other is not None:
-        said["other"] = {"title": other.title, "subtitle": in_words(other.model), **_numbers(other)}
+        said["other"] = {"title": other.title, "subtitle": in_words(other.model), **_numbers(other, answers(other))}
     if between is not None:
         said["layers_against"] = numbers(between)
-    tell("writing the page")
     files[NUMBERS] = (json.dumps(said, indent=1) + "\n").encode("utf-8", "replace")
     files[PAGE] = render_page(document).encode("utf-8", "replace")
     with new_folder(folder, overwrite=True, ours=(*OURS, *beside), mark=NUMBERS) as temporary:
         (temporary / FIGURES).mkdir()
         for name, data in files.items():
             (temporary / name).write_bytes(data)
-    figures = [folder / name for name in files if name.startswith(f"{FIGURES}/")]
-    return Report(page=folder / PAGE, figures=figures, bytes=len(files[PAGE]))
+    figures = tuple(folder / name for name in files if name.startswith(f"{FIGURES}/"))
+    return Report(
+        folder=folder,
+        page=folder / PAGE,
+        figures=figures,
+        numbers=said,
+        images=len(document["images"]),
+        bytes=len(files[PAGE]),
+    )
 
 
 def check_folder(folder: Path, title: str, beside: Collection[str] = ()) -> None:
@@ -100,8 +124,13 @@ def check_folder(folder: Path, title: str, beside: Collection[str] = ()) -> None
         return
     if before != title:
         raise DataError(
-            f"{folder} holds a report of {before!r}, which would be lost. Give another --out, or remove it."
+            f"{folder} holds a report of {before!r}, which would be lost. Give another folder, or remove it."
         )
+
+
+def title_of(checkpoint: str) -> str:
+    """Give a short name of a checkpoint, to show."""
+    return Path(checkpoint.rstrip("/")).stem.replace(":", "-") or "model"
 
 
 def in_words(model: Model) -> str:
@@ -115,10 +144,11 @@ def in_words(model: Model) -> str:
     return f"{kind}, {side}x{side} patches, {config.layers} layers of {config.heads} heads, {size}"
 
 
-def answers(subject: Seen) -> list[list[dict[str, Any]]]:
+def answers(subject: Inspected) -> list[list[dict[str, Any]]]:
     """Name the first five answers to every image, with their probabilities; none of a model without classes."""
     found, names = subject.found, names_of(subject)
-    assert found is not None
+    if found is None:
+        return []
     if not subject.model.config.classes:
         return [[] for _ in found.logits]
     best = found.logits.softmax(dim=1).topk(min(FIRST, found.logits.shape[1]), dim=1)
@@ -131,7 +161,7 @@ def answers(subject: Seen) -> list[list[dict[str, Any]]]:
     ]
 
 
-def names_of(subject: Seen) -> Sequence[str] | None:
+def names_of(subject: Inspected) -> Sequence[str] | None:
     """Give the names of the model's classes: its own, or those that it was given."""
     return subject.model.card.class_names or subject.class_names
 
@@ -150,12 +180,12 @@ def _figure(drawing: Drawing, light: bytes, dark: bytes) -> dict[str, Any]:
     }
 
 
-def _images(subject: Seen, mistakes: set[int]) -> Iterator[dict[str, Any]]:
+def _images(subject: Inspected, named: Sequence[Sequence[Any]], mistakes: set[int]) -> Iterator[dict[str, Any]]:
     found, views = subject.found, subject.views
-    assert found is not None
-    assert views is not None
+    if found is None or views is None:
+        return
     leading = bool(isinstance(subject.model.config, ViTConfig) and subject.model.config.class_tokens)
-    for number, top in enumerate(answers(subject)):
+    for number, top in enumerate(named):
         label, picture = views.labels[number], found.pictures[number]
         known = bool(top) and label in (names_of(subject) or ())  # else the classes are others
         right = top[0]["name"] == label if known else None
@@ -195,7 +225,7 @@ def _attention(found: Attention, number: int, *, leading: bool) -> dict[str, Any
     }
 
 
-def _tables(subject: Seen) -> Iterator[dict[str, Any]]:
+def _tables(subject: Inspected) -> Iterator[dict[str, Any]]:
     if subject.found is not None and subject.found.attention is not None:
         far = subject.found.attention.distance.mean(dim=0)  # L h
         yield {
@@ -210,7 +240,7 @@ def _tables(subject: Seen) -> Iterator[dict[str, Any]]:
         }
 
 
-def _numbers(subject: Seen) -> dict[str, Any]:
+def _numbers(subject: Inspected, named: Sequence[Sequence[Any]]) -> dict[str, Any]:
     found = subject.found
     if found is None:
         return {}
@@ -218,7 +248,7 @@ def _numbers(subject: Seen) -> dict[str, Any]:
     if subject.views is not None:
         said["images"] = [
             {"name": name, "label": label, "top": top}
-            for name, label, top in zip(subject.views.names, subject.views.labels, answers(subject), strict=True)
+            for name, label, top in zip(subject.views.names, subject.views.labels, named, strict=True)
         ]
     if (guessed := subject.predictions) is not None:
         said["predictions"] = {"losses": numbers(guessed.losses)}

@@ -1,39 +1,32 @@
 """Everything that can be seen of a model and some images, in as few passes as it takes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from torch import Tensor
 
+from vitrail.data.source import Source
 from vitrail.errors import ConfigError
-from vitrail.inspection.attention import Distances, Pooled, Rollout, images_at_once, observe, what_is_seen
+from vitrail.inspection.attention import Distances, Pooled, Rollout, images_at_once, observe, shape_of
 from vitrail.inspection.bias import Agreement, Moved, patch_agreement, shift_agreement, stride_of
 from vitrail.inspection.layers import Grams, LayerFeatures, compare_layers, grams_of
 from vitrail.inspection.looking import check_weights, in_parts, to_model
 from vitrail.inspection.maps import Maps, Plan, QueryMaps, plan_maps
 from vitrail.inspection.pictures import Picture, pictures_of
+from vitrail.inspection.predictions import Predictions
+from vitrail.inspection.views import Views, has_classes_of, views_of
 from vitrail.models import Model, ViT, eval_mode
 from vitrail.ops.similarity import FEWEST
+from vitrail.runtime.reporter import SILENT, Reporter
 
 ROOM = 14_000_000  # bytes of maps and pictures; a third more as a page's text
 PICTURES = 5_000_000  # of them at most
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75)  # of the patches that are dropped or exchanged
 STEPS = (0.0, 0.5, 1.0, 1.5, 2.0)  # shifts, in patches
 FIRST = 5  # answers that are named
-Tell = Callable[[str], None]
-
-
-class Views(NamedTuple):
-    """Images as a model reads them: pixels before scaling, and after."""
-
-    pixels: UInt8[Tensor, "B C H W"]
-    images: Float[Tensor, "B C H W"]
-    names: Sequence[str]
-    labels: Sequence[str | None]  # what they are, where it is known
-    verdicts: Sequence[bool | None] = ()  # whether the answer is right, where something else than the label says it
 
 
 @dataclass(kw_only=True)
@@ -64,8 +57,49 @@ class Findings:
     layers: Float[Tensor, "L L"] | None  # CKA; None with too few images
 
 
+class Inspected(NamedTuple):
+    """A model with its title, the images it was shown, and what was found."""
+
+    title: str
+    model: Model
+    views: Views | None = None
+    found: Findings | None = None
+    class_names: Sequence[str] | None = None  # of the model's classes, where it or the data has them
+    predictions: Predictions | None = None  # of a model that learned without labels
+
+
+def look_at(
+    title: str,
+    model: Model,
+    source: Source | None,
+    chosen: Sequence[int],
+    mistakes: Sequence[int] = (),
+    *,
+    bias: bool,
+    maps: bool = True,
+    shifts: Sequence[int] | None = None,
+    report: Reporter = SILENT,
+) -> tuple[Inspected, list[int]]:
+    """Study a model, with images where there are any; give the places of its mistakes among them too."""
+    if source is None:
+        return Inspected(title, model), []
+    views, kept, bad = views_of(model, source, chosen)
+    for line in bad:
+        report.note(f"left out {line}")
+    found = study(model, views, maps=maps, bias=bias, shifts=shifts, report=report)
+    names = source.class_names if has_classes_of(model, source) else None
+    wrong = [place for place, number in enumerate(kept) if number in mistakes]
+    return Inspected(title, model, views, found, names), wrong
+
+
 def study(
-    model: Model, views: Views, *, maps: bool, bias: bool, tell: Tell, shifts: Sequence[int] | None = None
+    model: Model,
+    views: Views,
+    *,
+    maps: bool,
+    bias: bool,
+    shifts: Sequence[int] | None = None,
+    report: Reporter = SILENT,
 ) -> Findings:
     """Look at all there is; `bias` needs several passes more, through a third of the images.
 
@@ -75,8 +109,7 @@ def study(
     check_weights(model)
     pictures = pictures_of(views.pixels, PICTURES)
     room = ROOM - sum(picture.bytes for picture in pictures)
-    with eval_mode(model):
-        tell("following attention")
+    with eval_mode(model), report.working("following attention"):
         if isinstance(model, ViT):
             attention, logits, grams = look(model, views.images, room if maps else None)
         else:
@@ -102,11 +135,11 @@ def study(
     if bias:
         some = views.images[: max(-(-len(views.images) // 3), min(4, len(views.images)))]
         found.shifts = [shift for shift in found.shifts if shift < some.shape[3] // 2]
-        tell("moving images")
-        found.moved = shift_agreement(model, some, found.shifts)
-        tell("dropping and exchanging patches")
-        found.dropped = patch_agreement(model, some, SHARES, change="drop")
-        found.shuffled = patch_agreement(model, some, SHARES, change="shuffle")
+        with report.working("moving images"):
+            found.moved = shift_agreement(model, some, found.shifts)
+        with report.working("dropping and exchanging patches"):
+            found.dropped = patch_agreement(model, some, SHARES, change="drop")
+            found.shuffled = patch_agreement(model, some, SHARES, change="shuffle")
     return found
 
 
@@ -128,9 +161,10 @@ def look(
         if done < plan.all_heads:
             more = min(more, plan.all_heads - done)
         some = to_model(model, images[done : done + more])
-        seen = what_is_seen(model, some)
-        roll, pool, queries = Rollout(seen), Pooled(seen), QueryMaps(seen, plan.cell, all_heads=done < plan.all_heads)
-        raw, scaled = Distances(seen, normalized=False), Distances(seen, normalized=True)
+        shape = shape_of(model, some)
+        roll, pool = Rollout(shape), Pooled(shape)
+        queries = QueryMaps(shape, plan.cell, all_heads=done < plan.all_heads)
+        raw, scaled = Distances(shape, normalized=False), Distances(shape, normalized=True)
         watching = (roll, pool, raw, scaled, queries) if maps else (roll, pool, raw, scaled)
         tokens = observe(model, some, watching, features)
         rolled.append(roll.maps().cpu())

@@ -1,23 +1,41 @@
-"""Images as a model reads them, with the pixels to show beside."""
+"""Images as a model reads them, with the pixels to show beside; and which images to show."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
+from torch import Tensor
 
 from vitrail.data.decode import ImageError
 from vitrail.data.source import Source
 from vitrail.data.take import EvaluationTake
 from vitrail.data.transforms import scale
-from vitrail.errors import DataError
-from vitrail.inspection.study import Views
-from vitrail.models import Model
+from vitrail.errors import ConfigError, DataError
+from vitrail.inspection.looking import to_model
+from vitrail.models import Model, eval_mode
+from vitrail.runtime.reporter import SILENT, Reporter
+
+AT_ONCE = 32  # images that are searched for mistakes
+
+
+class Views(NamedTuple):
+    """Images as a model reads them: pixels before scaling, and after."""
+
+    pixels: UInt8[Tensor, "B C H W"]
+    images: Float[Tensor, "B C H W"]
+    names: Sequence[str]
+    labels: Sequence[str | None]  # what they are, where it is known
+    verdicts: Sequence[bool | None] = ()  # whether the answer is right, where something else than the label says it
 
 
 def views_of(model: Model, source: Source, numbers: Sequence[int]) -> tuple[Views, list[int], list[str]]:
     """Decode and resize images as the model reads them; give the numbers of those that could be, and why others not."""
     config, preprocessing = model.config, model.card.preprocessing
+    if config.channels not in (1, 3):
+        raise ConfigError(f"images have 1 or 3 channels, and the model reads {config.channels}. Give no images.")
     take = EvaluationTake(config.image_size, preprocessing, channels=config.channels)
     pixels, kept, bad = [], [], []
     for number in numbers:
@@ -38,3 +56,38 @@ def views_of(model: Model, source: Source, numbers: Sequence[int]) -> tuple[View
 def spread(count: int, wanted: int) -> NDArray[np.int64]:
     """Choose so many of a source's images, evenly over all of it, so that classes in turn are all seen."""
     return np.unique(np.linspace(0, count - 1, min(count, wanted)).round().astype(np.int64))
+
+
+def choose_images(
+    model: Model, source: Source, count: int, search: int, report: Reporter = SILENT
+) -> tuple[list[int], list[int]]:
+    """Choose images spread over the source; of those with labels, up to half are mistakes that the model is sure of."""
+    wrong: list[int] = []
+    if search and has_classes_of(model, source) and (source.labels >= 0).any():
+        with report.working("searching for confident mistakes"):
+            wrong = surest_mistakes(model, source, spread(len(source), search).tolist())[: max(count // 2, 1)]
+    others = [number for number in spread(len(source), count).tolist() if number not in wrong]
+    return [*wrong, *others][:count], wrong
+
+
+def has_classes_of(model: Model, source: Source) -> bool:
+    """Tell whether the data's classes are the model's, by their names or, where it has none, by their number."""
+    names = model.card.class_names
+    return model.config.classes == len(source.class_names) and names in (None, tuple(source.class_names))
+
+
+def surest_mistakes(model: Model, source: Source, numbers: Sequence[int]) -> list[int]:
+    """Give the numbers of images with labels whose first answer is wrong, the most confident first."""
+    found: list[tuple[float, int]] = []
+    labeled = [number for number in numbers if source.labels[number] >= 0]
+    for start in range(0, len(labeled), AT_ONCE):
+        try:
+            views, kept, _ = views_of(model, source, labeled[start : start + AT_ONCE])
+        except DataError:  # none of these can be decoded; others may
+            continue
+        with eval_mode(model):
+            shares = model(to_model(model, views.images)).float().softmax(dim=1)
+        sure, answer = shares.max(dim=1)
+        wrong = (answer.cpu() != torch.from_numpy(source.labels[kept])).tolist()
+        found += [(-share, number) for share, number, bad in zip(sure.tolist(), kept, wrong, strict=True) if bad]
+    return [number for _, number in sorted(found)]

@@ -22,6 +22,13 @@ class Reporter:
     def record(self, record: Mapping[str, Any]) -> None:
         """Show a record of a run's log, by its kind: begin, train, evaluation, probe, save."""
 
+    @contextmanager
+    def working(self, what: str) -> Iterator[None]:
+        """Show that some work goes on, of which only the end is known."""
+        self.progress(what)
+        yield
+        self.progress(what, 1, 1)
+
 
 SILENT = Reporter()
 
