@@ -6,6 +6,7 @@ from pathlib import Path
 
 from vitrail.config import suggest
 from vitrail.data.source import Source
+from vitrail.data.sources.dataset import Progress, python_splits
 from vitrail.data.sources.files import FilesSource, is_image, loose_images
 from vitrail.data.sources.folder import folder_splits
 from vitrail.data.sources.idx import idx_splits
@@ -23,13 +24,19 @@ SYNTHETIC = {"train": 2000, "test": 1000}  # scenes of each split, of 64 pixels
 
 
 def open_data(
-    what: str | os.PathLike[str], *, allow_pipe: bool = False, unlabeled: bool = False
+    data: object, *, allow_pipe: bool = False, unlabeled: bool = False, progress: Progress | None = None
 ) -> Mapping[str, Source]:
     """Open every split that a name or path means: sample, synthetic, hf:OWNER/NAME, a folder, table, parquet, tars.
 
-    Where images may be `unlabeled`, those without a label are there too, with the label -1.
+    Or of what a program holds: a source, a dataset of (image, label), arrays (images, labels), or a mapping from split
+    to any of these. Where images may be `unlabeled`, those without a label are there too, with the label -1.
     """
-    text = os.fspath(what)
+    if isinstance(data, Mapping):
+        parts = {name: open_split(part) if isinstance(part, str | os.PathLike) else part for name, part in data.items()}
+        return _usual(python_splits(parts, unlabeled=unlabeled, progress=progress))
+    if not isinstance(data, str | os.PathLike):
+        return python_splits({"all": data}, unlabeled=unlabeled, progress=progress)
+    text = os.fspath(data)
     if text == "sample":
         return sample_splits()
     if text == "synthetic":

@@ -1,7 +1,6 @@
 """From any image that a person has to the numbers that a model reads: to the bit what evaluation feeds it."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,9 +31,10 @@ def to_batch(
     for number, image in enumerate(list_images(images)):
         try:
             made.append(transform(read_image(image), 0, 0))
-        except ImageError as error:
-            name = os.fspath(image) if isinstance(image, str | Path) else f"image {number}"
-            raise ImageError(f"{name}: {error}. Repair it, or leave it out.") from error
+        except DataError as error:
+            name = os.fspath(image) if isinstance(image, str | os.PathLike) else f"image {number}"
+            hint = ". Repair it, or leave it out." if isinstance(error, ImageError) else ""
+            raise type(error)(f"{name}: {error}{hint}") from error
     return scale(torch.stack(made), preprocessing)
 
 
@@ -55,7 +55,10 @@ def list_images(images: object) -> list[Any]:
 
 
 def read_image(image: object) -> bytes | Pixels:
-    """Give what one image is, as sources do: the bytes of its file, or its pixels; `ImageError` where it is none."""
+    """Give what one image is, as sources do: the bytes of its file, or its pixels.
+
+    A file that cannot be read is an `ImageError`; an object that is no image is a `DataError`.
+    """
     if isinstance(image, str | os.PathLike):
         return read_file(os.path.expanduser(os.fspath(image)))
     if isinstance(image, bytes | bytearray | memoryview):
@@ -66,7 +69,7 @@ def read_image(image: object) -> bytes | Pixels:
         return _pixels(_channels_last(image.detach().cpu()).numpy())
     if isinstance(image, np.ndarray):
         return _pixels(image)
-    raise ImageError(f"{EXPECTED}; got {type(image).__name__}")
+    raise DataError(f"{EXPECTED}; got {type(image).__name__}.")
 
 
 def _channels_last(image: Tensor) -> Tensor:
@@ -75,19 +78,19 @@ def _channels_last(image: Tensor) -> Tensor:
         return image
     first, last = image.shape[0] in (1, 3, 4), image.shape[2] in (1, 3, 4)
     if first and last:
-        raise ImageError(
-            f"a tensor of shape {tuple(image.shape)} may be C H W or H W C. Give a numpy array, which is H W C"
+        raise DataError(
+            f"a tensor of shape {tuple(image.shape)} may be C H W or H W C. Give a numpy array, which is H W C."
         )
     return image.permute(1, 2, 0) if first else image
 
 
 def _pixels(array: NDArray[Any]) -> Pixels:
     if array.dtype != np.uint8:
-        raise ImageError(
-            f"{EXPECTED}; got numbers of {array.dtype}, of shape {array.shape}. "
-            "Give the image before transforms: leave ToTensor and Normalize out, the model's own preprocessing scales"
+        raise DataError(
+            f"{EXPECTED}; got {array.dtype} of shape {array.shape}. "
+            "Give the image before transforms: leave ToTensor and Normalize out, the model's own preprocessing scales."
         )
     array = array[:, :, None] if array.ndim == 2 else array
     if array.ndim != 3 or array.shape[2] not in (1, 3, 4) or not array.size:
-        raise ImageError(f"{EXPECTED}: H W, or H W C (C H W of torch) with 1, 3 or 4 channels; got {array.shape}")
+        raise DataError(f"{EXPECTED}: H W, or H W C (C H W of torch) with 1, 3 or 4 channels; got {array.shape}.")
     return on_white(array) if array.shape[2] == 4 else array

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vitrail.data.decode import Pixels
 from vitrail.data.source import Source
-from vitrail.errors import ConfigError
+from vitrail.errors import ConfigError, DataError
 from vitrail.files import fingerprint_of
 
 
@@ -87,7 +87,7 @@ def _pixels(images: NDArray[Any] | Tensor) -> NDArray[np.uint8]:
         array = images.detach().cpu().permute(0, 2, 3, 1).numpy() if isinstance(images, Tensor) else images
         if array.dtype == np.uint8 and array.shape[3] in (1, 3) and array.size > 0:
             return np.ascontiguousarray(array)
-    raise ConfigError(
+    raise DataError(
         f"images must be {wanted} of uint8 with 1 or 3 channels, and not empty; got {images.dtype} of shape "
         f"{tuple(images.shape)}. Scale to 0..255 and add the axis of channels where it is missing."
     )

@@ -1,0 +1,208 @@
+"""Datasets and arrays of a program are the same images, labels and batches as the same files in a folder."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import Dataset, Subset, TensorDataset, random_split
+
+from vitrail.config.card import Preprocessing
+from vitrail.config.recipe import Augmentation
+from vitrail.data.feed import evaluation_feed, train_feed
+from vitrail.data.open import open_data
+from vitrail.data.source import Source
+from vitrail.data.sources.folder import FolderSource
+from vitrail.errors import ConfigError, DataError
+
+GENERATOR = np.random.RandomState(3)
+COUNT, HEIGHT, WIDTH = 11, 30, 41
+IMAGES = GENERATOR.randint(0, 256, (COUNT, HEIGHT, WIDTH, 3)).astype(np.uint8)
+LABELS = np.arange(COUNT) % 3
+NAMES = ("ant", "bee", "cat")
+
+
+class Photos(Dataset[Any]):
+    """A dataset as people write them; counts what is read."""
+
+    def __init__(self, items: Any, **attributes: Any) -> None:
+        self.items, self.reads = items, 0
+        self.__dict__ |= attributes
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Any:
+        self.reads += 1
+        return self.items[index]
+
+
+def tensor(image: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(image).permute(2, 0, 1)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> FolderSource:
+    for index, (image, label) in enumerate(zip(IMAGES, LABELS, strict=True)):
+        place = tmp_path / "photos" / NAMES[label] / f"{index:03}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(place)
+    return FolderSource(tmp_path / "photos")
+
+
+def batches(source: Source, *, workers: int = 0) -> list[torch.Tensor]:
+    train = train_feed(
+        source,
+        (24, 16),
+        batch=5,
+        augmentation=Augmentation(jitter=0.3),
+        preprocessing=Preprocessing(),
+        workers=workers,
+    )
+    evaluation = evaluation_feed(source, (24, 16), batch=5, preprocessing=Preprocessing(), workers=workers)
+    return [part for feed in (train, evaluation) for batch in feed.epoch(0) for part in (batch.images, batch.labels)]
+
+
+def everything(folder: FolderSource) -> dict[str, Any]:
+    """The images of a folder in its order, as every kind of thing that a program may hold."""
+    order = [int(Path(folder.name(index)).stem) for index in range(COUNT)]
+    images, labels = IMAGES[order], folder.labels
+    paths = [folder.root / folder.name(index) for index in range(COUNT)]
+    return {
+        "PIL": Photos([(Image.fromarray(image), int(label)) for image, label in zip(images, labels, strict=True)]),
+        "arrays": [(image, label) for image, label in zip(images, labels, strict=True)],
+        "tensors": Photos([(tensor(image), torch.tensor(label)) for image, label in zip(images, labels, strict=True)]),
+        "paths": Photos([(path, label) for path, label in zip(paths, labels, strict=True)], targets=labels.tolist()),
+        "bytes": Photos([(path.read_bytes(), int(label)) for path, label in zip(paths, labels, strict=True)]),
+        "hub": Photos([{"image": image, "label": int(label)} for image, label in zip(images, labels, strict=True)]),
+        "torch": TensorDataset(torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(labels)),
+        "N H W C": (images, labels),
+        "N C H W": (torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(labels)),
+        "N H W C of torch": (torch.from_numpy(images), labels.tolist()),
+        "lists": ([str(path) for path in paths], labels.tolist()),
+    }
+
+
+def test_every_kind_gives_the_batches_of_the_folder(folder: FolderSource) -> None:
+    expected = batches(folder)
+    for kind, held in everything(folder).items():
+        source = open_data(held)["all"]
+        assert source.class_names == ("0", "1", "2"), kind
+        np.testing.assert_array_equal(source.labels, folder.labels, err_msg=kind)
+        for found, wanted in zip(batches(source), expected, strict=True):
+            torch.testing.assert_close(found, wanted, rtol=0, atol=0, msg=kind)
+
+
+def test_workers_read_a_dataset_as_this_process_does(folder: FolderSource) -> None:
+    source = open_data(everything(folder)["PIL"])["all"]
+    for found, wanted in zip(batches(source, workers=2), batches(folder), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+    copy = pickle.loads(pickle.dumps(source))
+    assert copy.fingerprint == source.fingerprint
+
+
+def test_labels_are_taken_from_the_dataset_where_it_lists_them() -> None:
+    items = list(zip(IMAGES, LABELS.tolist(), strict=True))
+    for attributes in ({"targets": LABELS.tolist()}, {"labels": LABELS}, {"targets": torch.from_numpy(LABELS)}):
+        dataset = Photos(items, classes=list(NAMES), **attributes)
+        source = open_data(dataset)["all"]
+        assert dataset.reads <= 4
+        assert source.class_names == NAMES
+        np.testing.assert_array_equal(source.labels, LABELS)
+    told: list[tuple[str, int, int]] = []
+    dataset = Photos(items, targets=(2 - LABELS).tolist())  # its transform of targets says otherwise
+    source = open_data(dataset, progress=lambda *step: told.append(step))["all"]
+    np.testing.assert_array_equal(source.labels, LABELS)
+    assert told[-1] == ("reading labels", COUNT, COUNT)
+
+
+def test_subsets_of_torch_keep_classes_labels_and_names() -> None:
+    items = list(zip(IMAGES, LABELS.tolist(), strict=True))
+    files = [(f"{index}.png", int(label)) for index, label in enumerate(LABELS)]
+    dataset = Photos(items, targets=LABELS.tolist(), classes=list(NAMES), samples=files)
+    few = Subset(Subset(dataset, [9, 3, 1, 0]), [2, 0])
+    source = open_data(few)["all"]
+    assert source.labels.tolist() == [LABELS[1], LABELS[9]]
+    assert (source.class_names, source.name(1)) == (NAMES, "9.png")
+    np.testing.assert_array_equal(source.read(1), IMAGES[9])
+    train, held = random_split(dataset, [7, 4], generator=torch.Generator().manual_seed(0))
+    splits = open_data({"train": train, "validation": held})
+    assert {name: len(split) for name, split in splits.items()} == {"train": 7, "val": 4}
+
+
+def test_splits_have_one_list_of_classes(folder: FolderSource) -> None:
+    splits = open_data({"train": (IMAGES, LABELS), "val": (IMAGES[:2], LABELS[:2])})
+    assert [split.class_names for split in splits.values()] == [("0", "1", "2")] * 2
+    splits = open_data({"train": folder, "val": (IMAGES[:2], LABELS[:2]), "test": str(folder.root)})
+    assert [split.class_names for split in splits.values()] == [NAMES] * 3
+    assert splits["train"] is folder is open_data(folder)["all"]
+    with pytest.raises(DataError, match="the same classes"):
+        open_data({"train": folder, "val": Photos([(IMAGES[0], 0)], classes=["one"])})
+
+
+def test_a_fingerprint_follows_pixels_labels_and_classes() -> None:
+    items = list(zip(IMAGES, LABELS.tolist(), strict=True))
+    other = [(255 - IMAGES[0], 0), *items[1:]]
+    kinds = [Photos(items), Photos(other), Photos([*items[:-1], (IMAGES[-1], 2)]), Photos(items, classes=list(NAMES))]
+    kinds = [*kinds, (IMAGES, LABELS), (255 - IMAGES, LABELS)]
+    assert len({open_data(kind)["all"].fingerprint for kind in kinds}) == len(kinds)
+    assert open_data(Photos(items))["all"].fingerprint == open_data(items)["all"].fingerprint
+
+
+def test_images_without_labels_are_taken_where_they_may_be() -> None:
+    source = open_data(list(IMAGES), unlabeled=True)["all"]
+    assert (source.labels.tolist(), source.class_names) == ([-1] * COUNT, ())
+    np.testing.assert_array_equal(source.read(3), IMAGES[3])
+    with pytest.raises(DataError, match="item 0 of the dataset has no label"):
+        open_data(list(IMAGES))
+
+
+def test_gray_arrays_need_no_axis_of_channels() -> None:
+    for images in (IMAGES[..., 0], torch.from_numpy(IMAGES[..., 0])):
+        np.testing.assert_array_equal(open_data((images, LABELS))["all"].read(2), IMAGES[2, :, :, :1])
+
+
+class Broken(Photos):
+    """A dataset of which one item cannot be read."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 7:
+            raise OSError("a damaged file")
+        return super().__getitem__(index)
+
+
+def test_an_item_that_cannot_be_read_is_left_out_and_named() -> None:
+    items = list(zip(IMAGES, LABELS.tolist(), strict=True))
+    source = open_data(Broken(items, targets=LABELS.tolist()))["all"]
+    feed = evaluation_feed(source, (24, 16), batch=20, preprocessing=Preprocessing(), limit=0.2)
+    (batch,) = feed.epoch(0)
+    assert batch.samples.tolist() == [*range(7), *range(8, COUNT)]
+    assert [tuple(skip) for skip in batch.skipped] == [(7, "item 7", "cannot be read: OSError: a damaged file")]
+    with pytest.raises(DataError, match=r"item 7 of the dataset cannot be read.*or list the labels as `targets`"):
+        open_data(Broken(items))
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ([(torch.rand(3, 8, 9), 0)], r"pixels of 8 bits.*got float32 of shape \(8, 9, 3\)\. Give the image before tr"),
+        ((IMAGES / 255, LABELS), "of uint8.*got float64"),
+        ((IMAGES, LABELS[:3]), "labels must be 11 whole numbers"),
+        ((IMAGES, LABELS / 2), "labels must be 11 whole numbers"),
+        ([(IMAGES[0], "cat")], "item 0 of the dataset has the label 'cat'"),
+        ([(IMAGES[0], 0.5)], "labels must be whole numbers"),
+        ([(IMAGES[0], -7)], "has -7"),
+        ([], "holds none"),
+        ((IMAGES[:0], []), "not empty|holds none"),
+        (iter([(IMAGES[0], 0)]), "expected a dataset that has a length.*got list_iterator"),
+        (7, "got int"),
+        ({}, "splits by name"),
+        (Photos([(IMAGES[0], 3)], classes=list(NAMES)), "below 3, the number of classes; got 3"),
+    ],
+)
+def test_what_is_no_dataset_is_refused_with_what_to_give(data: Any, said: str) -> None:
+    with pytest.raises((DataError, ConfigError), match=said):
+        open_data(data)
