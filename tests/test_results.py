@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import vitrail
-from vitrail.checkpoint.place import BOX, boxed, find
+from vitrail.checkpoint.run_folder import BOX, boxed, locate
 from vitrail.errors import CheckpointError
 from vitrail.files import verify_sums
 from vitrail.train.task import is_checkpoint, name_model
@@ -44,7 +44,7 @@ def test_what_is_in_the_box_is_whole_and_small() -> None:
 
 def test_a_name_that_is_not_in_the_box_is_refused_with_those_that_are() -> None:
     with pytest.raises(CheckpointError, match=r"in the box there is vitrail-ti8"):
-        find("vitrail-ti9")
+        locate("vitrail-ti9")
 
 
 def test_the_card_has_the_numbers_that_were_measured() -> None:

@@ -145,7 +145,7 @@ def test_what_changed_is_reported_step_by_step(tmp_path: Path) -> None:
         "positions resampled from 3x5 to 8x12 (bilinear-corners)",
         "new zero classifier of 3 classes, pre-training layer dropped",
     )
-    kept = vitrail.load(tmp_path / "run", classes=3, keep_hidden=True)
+    kept = vitrail.load(tmp_path / "run", classes=3, keep_pre_logits=True)
     assert changes_of(kept) == ("new zero classifier of 3 classes, pre-training layer kept",)
     assert kept.config.representation == 11
     images = images_for(kept)
@@ -159,9 +159,9 @@ def test_what_cannot_be_asked_is_refused_before_any_work(tmp_path: Path) -> None
         vitrail.load(tmp_path / "run", patch=8)
     with pytest.raises(ShapeError, match="multiples of the patch side 8; got 16x20"):
         vitrail.load(tmp_path / "run", patch=8, image_size=(16, 20))
-    with pytest.raises(ConfigError, match=r"representation_width=None needs a new head\. Give classes="):
+    with pytest.raises(ConfigError, match=r"pre_logits=None needs a new head\. Give classes="):
         vitrail.load(tmp_path / "run", pre_logits=None)
-    with pytest.raises(ConfigError, match="representation_width=9: the file has one of 11"):
+    with pytest.raises(ConfigError, match="pre_logits=9: the file has one of 11"):
         vitrail.load(tmp_path / "run", pre_logits=9, classes=3)
     with pytest.raises(ConfigError, match="channels must be a whole number"):
         vitrail.load(tmp_path / "run", channels=0)

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch._utils import _rebuild_tensor_v2
 
 import vitrail
-from vitrail.checkpoint.archives import open_archive
+from vitrail.checkpoint.reading import open_archive
 from vitrail.config import encode
 from vitrail.errors import CheckpointError, ConfigError
 
@@ -41,7 +41,7 @@ REBUILD = _rebuild_tensor_v2
 GUARD = """
 import json, resource, signal, sys
 import torch, vitrail
-from vitrail.checkpoint.archives import open_archive
+from vitrail.checkpoint.reading import open_archive
 def field(name):
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(name))
 def truncated(path, **asked):

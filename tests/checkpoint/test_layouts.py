@@ -270,7 +270,7 @@ def test_what_the_tensors_do_not_say_is_said_when_they_are_written(tmp_path: Pat
 
 def test_refusals_come_before_any_weight_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = written("google", tmp_path / "in")
-    monkeypatch.setattr("vitrail.checkpoint.prepare.read_weights", lambda *_: pytest.fail("weights were read"))
+    monkeypatch.setattr("vitrail.checkpoint.load.read_weights", lambda *_: pytest.fail("weights were read"))
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "photo.jpg").write_bytes(b"x")
     for layout, name in (("timm", "t.safetensors"), ("hf", "taken"), ("vitrail", "taken")):
@@ -314,7 +314,7 @@ def test_home_is_a_place_and_missing_folders_are_made(tmp_path: Path, monkeypatc
 def test_many_threads_may_read_one_archive(tmp_path: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    from vitrail.checkpoint.archives import open_archive
+    from vitrail.checkpoint.reading import open_archive
 
     model = family("vit", image_size=(20, 20), activation="gelu")
     vitrail.save(model, tmp_path / "w.npz", layout="google", lossy=True)

@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import vitrail
-from vitrail.checkpoint.archives import Archive, Entry
-from vitrail.checkpoint.layouts import Asked, recognize
-from vitrail.checkpoint.place import Place
-from vitrail.checkpoint.reading import Opened
+from vitrail.checkpoint.archives.base import Archive, Entry
+from vitrail.checkpoint.layouts.base import FileHints
+from vitrail.checkpoint.reading import Recognized, recognize
+from vitrail.checkpoint.run_folder import Location
 from vitrail.config import BiTConfig, HybridStem, ModelConfig, ViTConfig
 from vitrail.errors import CheckpointError
 
@@ -353,9 +353,9 @@ def model_has_token(entries: dict[str, Entry]) -> bool:
 
 def recognized(name: str, entries: dict[str, Entry], grid: Any = None, **fields: Any) -> ModelConfig:
     archive = Shapes(Path(name), entries, notes={})
-    layout, found = recognize(archive, Asked(grid=grid, fields=fields), {})
-    place = Place(source=name, weights=Path(name), documents={})
-    assert Opened(place=place, archive=archive, layout=layout, found=found).check()
+    layout, found = recognize(archive, FileHints(grid=grid, fields=fields), {})
+    location = Location(source=name, weights=Path(name), documents={})
+    assert Recognized(location=location, archive=archive, layout=layout, found=found).check()
     return found.config
 
 

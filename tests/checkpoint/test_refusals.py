@@ -137,7 +137,7 @@ def test_sizes_and_fields_are_checked_too(untyped: None, tmp_path: Path) -> None
     for name in ("depth", "heads", "positions", "pooling"):
         with pytest.raises(ConfigError, match=f"load cannot change '{name}': the file decides"):
             vitrail.load(path, grid=(3, 5), **{name: 4})  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ConfigError, match="representation_width=9: the file has none"):
+    with pytest.raises(ConfigError, match="pre_logits=9: the file has none"):
         vitrail.load(path, grid=(3, 5), classes=7, pre_logits=9)
     with pytest.raises(ConfigError, match="classes must be a whole number"):
         vitrail.load(path, grid=(3, 5), classes=0)

@@ -93,7 +93,7 @@ def test_nothing_half_written_is_left_or_read(tmp_path: Path, monkeypatch: pytes
         assert not (tmp_path / "new").exists()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["vitrail.checkpoint.run"], "write_safetensors", interrupted)
+    monkeypatch.setattr(sys.modules["vitrail.checkpoint.run_folder"], "write_safetensors", interrupted)
     for target in ("new", "run"):
         with pytest.raises(KeyboardInterrupt):
             vitrail.save(family("vit-mean"), tmp_path / target, overwrite=True)

@@ -1,27 +1,22 @@
-"""Class names, preprocessing, provenance and metrics: of a run folder of ours, or what others write beside weights."""
+"""Class names and preprocessing as other libraries write them beside their weights."""
 
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from vitrail.checkpoint.place import read_document
-from vitrail.checkpoint.reading import Opened
-from vitrail.config import Card, Preprocessing, Provenance, ViTConfig, decode
-from vitrail.config.check import number, texts
-from vitrail.errors import CheckpointError, ConfigError
+from vitrail.checkpoint.reading import Recognized
+from vitrail.config import Card, Preprocessing, ViTConfig, decode
+from vitrail.errors import ConfigError
 
 # Published models of torchvision: normalised by ImageNet's statistics, the middle 224 of 256.
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "deviation": (0.229, 0.224, 0.225)}
 PIL_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 
 
-def read_card(opened: Opened) -> Card:
-    """Read what is known beside the weights; a part that cannot be read is refused in a run folder of ours."""
-    if opened.place.run is not None:
-        return read_run_card(opened.place.run, opened)
-    documents, provenance = opened.place.documents, opened.provenance
+def read_card(opened: Recognized) -> Card:
+    """Read what is known beside the weights; what makes no sense there is as if it were not said."""
+    documents, provenance = opened.location.documents, opened.provenance
     said, how, names = documents.get("config.json", {}), None, None
     match opened.layout.name:
         case "google" | "vitrail":
@@ -41,32 +36,6 @@ def read_card(opened: Opened) -> Card:
         how, note = Preprocessing(), "the authors' preprocessing, pixels in [-1, 1], since the file says none"
         provenance = replace(provenance, inferred=(*provenance.inferred, note))
     return Card(provenance=provenance, class_names=names, preprocessing=how)
-
-
-CLASSES = {"class_names": "names", "seen": "seen"}  # in classes.json
-
-
-def read_run_card(folder: Path, opened: Opened) -> Card:
-    """Read the documents of a run folder, strictly."""
-    try:
-        parts: dict[str, Any] = {}
-        if (path := folder / "classes.json").is_file():
-            said = read_document(path)
-            parts = {key: texts(key, said[word]) for key, word in CLASSES.items() if word in said}
-        if (path := folder / "preprocessing.json").is_file():
-            parts["preprocessing"] = decode(read_document(path), Preprocessing)
-        if (path := folder / "provenance.json").is_file():
-            parts["provenance"] = decode(read_document(path), Provenance)
-        if (path := folder / "metrics.json").is_file():
-            parts["metrics"] = {name: number(f"metric {name}", value) for name, value in read_document(path).items()}
-        card = Card(**parts)
-    except ConfigError as error:
-        raise CheckpointError(f"{folder}: {error} Copy the folder again.") from error
-    if card.class_names is not None and len(card.class_names) != opened.found.config.classes:
-        raise CheckpointError(
-            f"{folder}: {len(card.class_names)} class names for {opened.found.config.classes} classes. Copy it again."
-        )
-    return card
 
 
 def to_hf_processor(how: Preprocessing, config: ViTConfig) -> dict[str, Any]:
@@ -127,7 +96,7 @@ def _read(words: dict[str, Any], said: Mapping[str, Any], names: Mapping[str, st
     return None
 
 
-def _labels(said: object, opened: Opened) -> tuple[str, ...] | None:
+def _labels(said: object, opened: Recognized) -> tuple[str, ...] | None:
     """Read id2label; transformers' LABEL_0, LABEL_1 are no names."""
     if not isinstance(said, dict):
         return None
@@ -137,7 +106,7 @@ def _labels(said: object, opened: Opened) -> tuple[str, ...] | None:
     return tuple(str(name) for name in names)
 
 
-def _fits(names: object, opened: Opened) -> bool:
+def _fits(names: object, opened: Recognized) -> bool:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return False
     return len(names) == opened.found.config.classes

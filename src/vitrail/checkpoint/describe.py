@@ -8,12 +8,10 @@ from math import prod
 import torch
 from torch import Tensor
 
-from vitrail.checkpoint.archives import Archive, open_archive
-from vitrail.checkpoint.cards import read_card
-from vitrail.checkpoint.layouts import Row, recognize
-from vitrail.checkpoint.place import find
-from vitrail.checkpoint.prepare import Request
-from vitrail.checkpoint.reading import Opened, saying, verifying
+from vitrail.checkpoint.archives.base import Archive
+from vitrail.checkpoint.layouts.base import Row
+from vitrail.checkpoint.load import open_checkpoint
+from vitrail.checkpoint.request import Request
 from vitrail.config import Card, Grid, ModelConfig, ViTConfig, name_of
 from vitrail.errors import CheckpointError
 
@@ -71,27 +69,25 @@ def describe(
     **fields: object,
 ) -> Description:
     """Say what a file, folder, address or name holds; `image_size`, `grid` and `heads` tell what it leaves open."""
-    asked = Request(image_size=image_size, grid=grid, fields=fields).asked
-    place = find(path)
-    with saying(place), open_archive(place.weights) as archive, verifying(place):
-        opened, reason = None, None
+    hints = Request.of({"image_size": image_size, "grid": grid, **fields}).hints
+    with open_checkpoint(path) as checkpoint, checkpoint.named(), checkpoint.verifying():
+        archive, opened, reason = checkpoint.archive, None, None
         try:
-            layout, found = recognize(archive, asked, {**place.documents, "notes": archive.notes})
-            opened = Opened(place=place, archive=archive, layout=layout, found=found)
+            opened = checkpoint.recognize(hints)
             rows = opened.check()
         except CheckpointError as error:
             rows, reason = [], str(error)
         tensors = tuple(_measure(archive, rows))
         config = opened.found.config if opened else None
         return Description(
-            source=place.source,
+            source=checkpoint.location.source,
             container=archive.kind,
             size=_size(archive),
             layout=opened.layout.name if opened else None,
             title=opened.layout.title if opened else None,
             model=name_of(config) if config else None,
             config=config,
-            card=read_card(opened) if opened else Card(),
+            card=checkpoint.card(opened) if opened else Card(),
             reason=reason,
             odd=tuple(_oddities(tensors, config)),
             tensors=tensors,

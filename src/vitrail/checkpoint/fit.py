@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from vitrail.checkpoint.adapt import Weights
-from vitrail.checkpoint.layouts import Dialect, Layout
+from vitrail.checkpoint.layouts.base import Dialect, Layout
 from vitrail.config import BiTConfig, HybridStem, LearnedPositions, ModelConfig, ViTConfig
 from vitrail.errors import CheckpointError
 
@@ -43,7 +43,7 @@ def check_fit(config: ModelConfig, layout: Layout, dialect: Dialect, *, lossy: b
     if found and not lossy:
         raise CheckpointError(
             f"the layout {layout.name} would lose something of this model: {lost}. Take the layout vitrail, which "
-            "loses nothing, or say that it may: --lossy, lossy=True."
+            "loses nothing, or say that it may: lossy=True."
         )
     return found
 

@@ -1,31 +1,74 @@
-"""Open weights, recognise them, and read them strictly: every tensor is used, none is missing, all are finite."""
+"""Open a file of weights, recognise its model, and read it strictly: no tensor missing, none left over, all finite."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from vitrail.checkpoint.adapt import Weights
-from vitrail.checkpoint.archives import Archive, open_archive
-from vitrail.checkpoint.layouts import Asked, Found, Layout, Row, recognize
-from vitrail.checkpoint.place import RUN_FILES, Place, find
+from vitrail.checkpoint.archives.base import Archive, SafeArchive
+from vitrail.checkpoint.archives.npz import NpzArchive
+from vitrail.checkpoint.archives.pth import LEGACY, PthArchive, is_pickle
+from vitrail.checkpoint.archives.sharded import ShardedArchive
+from vitrail.checkpoint.layouts import LAYOUTS
+from vitrail.checkpoint.layouts.base import FileHints, Found, Headers, Layout, Row
+from vitrail.checkpoint.run_folder import Location
 from vitrail.config import Provenance
-from vitrail.errors import CheckpointError
-from vitrail.files import verify_sums
+from vitrail.errors import CheckpointError, ConfigError, ShapeError
 
 WORKERS = min(4, os.cpu_count() or 1)
+# What files begin with that people take for weights.
+OTHER_KINDS = {
+    b"\x93NUMPY": "a single array (.npy)",
+    b"\x80": "a pickle, but not one of torch.save; a pickle can run anything, so it was not opened",
+    b"\x89HDF": "an HDF5 file",
+    b"\x1f\x8b": "gzip; unpack it first",
+    b"version https://": "the pointer of a file in Git LFS; fetch the file itself",
+    b"<": "a web page or XML",
+}
+
+
+def open_archive(path: Path) -> Archive:
+    """Open a file of tensors in the format that its first bytes say; anything else is refused by what it is."""
+    try:
+        if not path.is_file():
+            raise CheckpointError(f"{path} is no plain file. Give the path of a file.")
+        file = path.open("rb")
+        try:
+            start = os.pread(file.fileno(), 16, 0)
+            if start[:2] == b"PK":
+                return PthArchive(path, file) if is_pickle(file) else NpzArchive(path, file)
+            if start.startswith(LEGACY):
+                return PthArchive(path, file)
+            if start.lstrip()[:1] == b"{" and int.from_bytes(start[:8], "little") > path.stat().st_size:
+                file.close()
+                return ShardedArchive(path)
+            if start[8:9] == b"{":
+                return SafeArchive(path, file)
+        except BaseException:
+            file.close()
+            raise
+        file.close()
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror or error}.") from error
+    kind = next((f"it looks like {kind}" for magic, kind in OTHER_KINDS.items() if start.startswith(magic)), None)
+    raise CheckpointError(
+        f"{path} is no file of weights: {kind or (f'it starts with {start[:8]!r}' if start else 'it is empty')}. "
+        "Expected .npz, safetensors (or an index of its shards), or .pth of torch.save."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opened:
-    """An open checkpoint: where it lies, its file, its layout and what it holds."""
+class Recognized:
+    """An open file whose layout and model are known."""
 
-    place: Place
+    location: Location
     archive: Archive
     layout: Layout
     found: Found
@@ -49,7 +92,7 @@ class Opened:
     def provenance(self) -> Provenance:
         """Where the weights come from, and what was inferred and left out."""
         return Provenance(
-            source=self.place.source,
+            source=self.location.source,
             layout=self.layout.name,
             container=self.archive.kind,
             dialect=self.found.dialect,
@@ -58,51 +101,26 @@ class Opened:
         )
 
 
-@contextmanager
-def opening(name: object, asked: Asked) -> Iterator[Opened]:
-    """Open what a name means and recognise it, its sums checked meanwhile."""
-    with recognizing(name, asked) as opened, verifying(opened.place):
-        yield opened
-
-
-@contextmanager
-def recognizing(name: object, asked: Asked) -> Iterator[Opened]:
-    """Open what a name means by its headers alone; every refusal inside says which file it is about."""
-    place = find(name)
-    with saying(place):
-        documents = dict(place.documents)
-        with open_archive(place.weights) as archive:
-            documents["notes"] = archive.notes
-            layout, found = recognize(archive, asked, documents)
-            yield Opened(place=place, archive=archive, layout=layout, found=found)
-
-
-@contextmanager
-def saying(place: Place) -> Iterator[None]:
-    """Put the file's name before a refusal that lacks it."""
-    try:
-        yield
-    except CheckpointError as error:
-        if str(place.weights) in str(error) or (place.run is not None and str(place.run) in str(error)):
-            raise
-        raise CheckpointError(f"{place.weights}: {error}") from error
-
-
-@contextmanager
-def verifying(place: Place) -> Iterator[None]:
-    """Check a run folder's sums while its weights are read; a refusal of the sums comes before any other."""
-    if place.run is None:
-        yield
-        return
-    with ThreadPoolExecutor(1) as side:
-        sums = side.submit(verify_sums, place.run, known=RUN_FILES)
+def recognize(archive: Archive, hints: FileHints, documents: Mapping[str, Any]) -> tuple[Layout, Found]:
+    """Find the layout of a file and what model it holds, by its headers and the documents beside it."""
+    documents = {**documents, "notes": archive.notes}
+    for layout in LAYOUTS.values():
+        prefix = layout.recognize(archive.entries)
+        if prefix is None:
+            continue
         try:
-            yield
-        finally:
-            sums.result()
+            found = layout.infer(Headers(archive.entries, prefix), hints, documents)
+        except (ConfigError, ShapeError) as error:
+            raise CheckpointError(f"the file's shapes make no model: {error}") from error
+        return layout, found
+    some = ", ".join(sorted(archive.entries)[:4])
+    raise CheckpointError(
+        "the file is no ViT, hybrid or BiT in any layout that is known: "
+        f"{', '.join(layout.title for layout in LAYOUTS.values())}; got {len(archive.entries)} tensors such as {some}."
+    )
 
 
-def read_weights(opened: Opened, dtype: torch.dtype | None) -> Weights:
+def read_weights(opened: Recognized, dtype: torch.dtype | None) -> Weights:
     """Read every weight in our names and axes, in this precision or in the file's own."""
     rows = opened.check()
     order = [row.ours for row in rows]

@@ -10,16 +10,18 @@ import torch
 from torch import Tensor
 
 from vitrail.checkpoint.adapt import Weights
-from vitrail.checkpoint.archives import Entry, write_npz, write_pth, write_safetensors
+from vitrail.checkpoint.archives.base import Entry, write_safetensors
+from vitrail.checkpoint.archives.npz import write_npz
+from vitrail.checkpoint.archives.pth import write_pth
 from vitrail.checkpoint.cards import to_hf_processor
 from vitrail.checkpoint.fit import check_fit, fit, fold_class_position
-from vitrail.checkpoint.layouts import Asked, Dialect, Found, Layout, find_layout
-from vitrail.checkpoint.layouts.base import NOTE, Headers
+from vitrail.checkpoint.layouts import find_layout
+from vitrail.checkpoint.layouts.base import NOTE, Dialect, FileHints, Found, Headers, Layout
 from vitrail.checkpoint.layouts.hf import config_document
-from vitrail.checkpoint.place import HF_FILES, RUN_FILES
-from vitrail.checkpoint.prepare import Request, prepare
+from vitrail.checkpoint.load import open_checkpoint
 from vitrail.checkpoint.reading import is_finite
-from vitrail.checkpoint.run import write_documents, write_run
+from vitrail.checkpoint.request import Request
+from vitrail.checkpoint.run_folder import HF_FILES, RUN_FILES, write_documents, write_run
 from vitrail.config import (
     Card,
     Grid,
@@ -90,7 +92,7 @@ def convert(
     patch: int | None = None,
     channels: int | None = None,
     grid: Grid | None = None,
-    keep_hidden: bool = False,
+    keep_pre_logits: bool = False,
     dtype: str | None = None,
     **fields: object,
 ) -> Written:
@@ -99,19 +101,14 @@ def convert(
     check_target(path, chosen, overwrite=overwrite)
     if dtype is not None and dtype not in PRECISIONS:
         raise ConfigError(f"dtype must be one of {', '.join(PRECISIONS)}; got {dtype!r}.")
-    request = Request(
-        image_size=image_size,
-        classes=classes,
-        patch=patch,
-        channels=channels,
-        grid=grid,
-        keep_hidden=keep_hidden,
-        fields=fields,
-    )
-    precision = None if dtype is None else PRECISIONS[dtype]
-    config, weights, card, came = prepare(
-        source, request, precision, lambda new, known: check_fit(new, chosen, _dialect(chosen, new, known), lossy=lossy)
-    )
+    changes = {"image_size": image_size, "classes": classes, "patch": patch, "channels": channels, "grid": grid}
+    request = Request.of({**changes, "keep_pre_logits": keep_pre_logits, **fields})
+    with open_checkpoint(source) as checkpoint:
+        config, weights, card, came = checkpoint.read(
+            request,
+            None if dtype is None else PRECISIONS[dtype],
+            lambda new, known: check_fit(new, chosen, _dialect(chosen, new, known), lossy=lossy),
+        )
     return write(config, weights, card, path, layout=layout, lossy=lossy, overwrite=overwrite, came=came)
 
 
@@ -200,7 +197,7 @@ def _notes(config: ModelConfig, card: Card, layout: Layout, dialect: Dialect) ->
 def _unsaid(config: ViTConfig, layout: Layout, dialect: Dialect) -> Iterator[str]:
     """Say what a reader of the tensors alone would not know, or would take for something else."""
     try:
-        found = _read_back(layout, config, dialect, Asked()).config
+        found = _read_back(layout, config, dialect, FileHints()).config
     except CheckpointError as error:
         yield f"the tensors alone do not say all: {error}"
         return
@@ -250,19 +247,19 @@ def _is_understood(layout: Layout, config: ModelConfig, dialect: Dialect) -> boo
     grid = config.grid if isinstance(config, ViTConfig) else None
     heads = {"heads": config.heads} if isinstance(config, ViTConfig) else {}
     try:
-        found = _read_back(layout, config, dialect, Asked(grid=grid, fields=heads))
+        found = _read_back(layout, config, dialect, FileHints(grid=grid, fields=heads))
     except Exception:  # a dialect from a file may be any nonsense
         return False
     return dict(found.dialect) == dict(dialect) and not found.left_out
 
 
-def _read_back(layout: Layout, config: ModelConfig, dialect: Dialect, asked: Asked) -> Found:
+def _read_back(layout: Layout, config: ModelConfig, dialect: Dialect, hints: FileHints) -> Found:
     """Give what a reader would find in a file of this model in this dialect."""
     entries = {name: Entry(row.shape, torch.float32) for row in layout.rows(config, dialect) for name in row.theirs}
     prefix = layout.recognize(entries)
     if prefix is None:
         raise CheckpointError(f"a file in this dialect of {layout.name} would not be recognised.")
-    return layout.infer(Headers(entries, prefix), asked, {})
+    return layout.infer(Headers(entries, prefix), hints, {})
 
 
 def _write_hf(folder: Path, config: ViTConfig, tensors: Mapping[str, Tensor], card: Card, *, overwrite: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from vitrail.checkpoint.place import BEGUN, SAVED
+from vitrail.checkpoint.run_folder import BEGUN, SAVED
 from vitrail.config.check import whole
 from vitrail.config.codec import encode
 from vitrail.config.recipe import Training

@@ -66,8 +66,8 @@ def write_sums(folder: str | os.PathLike[str], names: Collection[str] | None = N
 
 def verify_sums(
     folder: str | os.PathLike[str], names: Iterable[str] | None = None, *, known: Collection[str] | None = None
-) -> None:
-    """Refuse a folder whose files (all of them, or `names`) are not what its SHA256SUMS says, naming the file.
+) -> dict[str, str]:
+    """Refuse a folder whose files (all of them, or `names`) are not what its SHA256SUMS says; give their sums.
 
     With `known`, other files that are not listed are nobody's business.
     """
@@ -94,6 +94,7 @@ def verify_sums(
                 f"{folder / name} is not the file that {SUMS} lists: expected sha256 {listed[name]}, "
                 f"got {sums[name]}. Copy the folder again."
             )
+    return sums
 
 
 def _plain_files(folder: Path) -> list[str]:

@@ -8,8 +8,7 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrail.checkpoint.place import find
-from vitrail.checkpoint.run import read_predictor
+from vitrail.checkpoint.run_folder import locate, read_predictor
 from vitrail.config.objective import Labels, Target
 from vitrail.config.recipe import Training
 from vitrail.data.loader import Batch
@@ -51,7 +50,7 @@ class Predictions(NamedTuple):
 
 def open_objective(checkpoint: str | os.PathLike[str], model: Model) -> Predicting | None:
     """Open what predicts from a model beside its checkpoint; none where it learned labels, or came without."""
-    folder = find(checkpoint).run
+    folder = locate(checkpoint).run
     saved = None if folder is None else read_predictor(folder)
     if saved is None or isinstance(saved.objective, Labels) or not isinstance(model, ViT):
         return None

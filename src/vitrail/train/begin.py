@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.checkpoint.place import BEGUN, checkpoints_of, find, read_document
-from vitrail.checkpoint.run import write_documents
+from vitrail.checkpoint.run_folder import BEGUN, checkpoints_of, locate, read_document, write_documents
 from vitrail.config.codec import complete, encode
 from vitrail.data.source import Source
 from vitrail.data.sources.remote import RemoteShards
@@ -50,7 +49,7 @@ def contents_of(source: Source) -> str | None:
 
 def weights_of(model: str) -> str | None:
     """Give a digest of the weights that a run begins with; None for fresh ones."""
-    return sha256_of(find(model).weights) if is_checkpoint(model) else None
+    return sha256_of(locate(model).weights) if is_checkpoint(model) else None
 
 
 def differences(begun: Mapping[str, Any], asked: Mapping[str, Any], where: str = "") -> list[str]:

@@ -10,9 +10,17 @@ from typing import Any
 
 from torch import Tensor
 
-from vitrail.checkpoint.archives.safe import read_safetensors, write_safetensors
-from vitrail.checkpoint.place import RUN_FILES, SAVED, WEIGHTS, checkpoints_of, read_document
-from vitrail.checkpoint.run import Predictor, read_predictor, write_run
+from vitrail.checkpoint.archives.base import read_safetensors, write_safetensors
+from vitrail.checkpoint.run_folder import (
+    RUN_FILES,
+    SAVED,
+    WEIGHTS,
+    Predictor,
+    checkpoints_of,
+    read_document,
+    read_predictor,
+    write_run,
+)
 from vitrail.config import Card
 from vitrail.config.objective import Objective
 from vitrail.errors import CheckpointError

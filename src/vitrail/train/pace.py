@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vitrail.checkpoint.place import BEGUN, read_document
+from vitrail.checkpoint.run_folder import BEGUN, read_document
 from vitrail.config.recipes import adjust
 from vitrail.errors import ConfigError
 from vitrail.train.journal import Journal

@@ -11,8 +11,7 @@ from typing import IO, Any
 
 import torch
 
-from vitrail.checkpoint.place import BEGUN, RUN_FILES, read_document
-from vitrail.checkpoint.run import renew_run, write_documents
+from vitrail.checkpoint.run_folder import BEGUN, RUN_FILES, read_document, renew_run, write_documents
 from vitrail.config import encode
 from vitrail.config.objective import Labels
 from vitrail.errors import CheckpointError, ConfigError, DataError

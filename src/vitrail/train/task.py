@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.checkpoint.load import config_of, load
-from vitrail.checkpoint.place import BEGUN, SAVED, boxed, read_document
+from vitrail.checkpoint.run_folder import BEGUN, SAVED, boxed, read_document
 from vitrail.config import ModelConfig, ViTConfig, parse, row
 from vitrail.config.objective import Labels, NextPixels
 from vitrail.config.recipe import Training

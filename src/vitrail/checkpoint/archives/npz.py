@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import torch
@@ -41,19 +41,15 @@ class NpzArchive(Archive):
 
     kind = "npz"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, file: BinaryIO) -> None:
         self._lock = threading.Lock()
         try:
-            self._zip = zipfile.ZipFile(path)
+            self._zip = zipfile.ZipFile(file)
         except DAMAGE as error:
             raise damaged(path, error) from error
-        try:
-            self._members = dict(_members(path, self._zip))
-        except BaseException:
-            self._zip.close()
-            raise
+        self._members = dict(_members(path, self._zip))
         entries = {name: Entry(member.shape, _precision(member.dtype)) for name, member in self._members.items()}
-        super().__init__(path, entries, notes={})
+        super().__init__(path, entries, file=file, notes={})
 
     def read(self, name: str) -> Tensor:
         """Read one array; its checksum in the archive is verified on the way."""
@@ -71,10 +67,6 @@ class NpzArchive(Archive):
         if _precision(member.dtype) is torch.bfloat16:
             return torch.from_numpy(np.ascontiguousarray(shaped.view(np.int16))).view(torch.bfloat16)
         return torch.from_numpy(np.ascontiguousarray(shaped, dtype=member.dtype.newbyteorder("=")))
-
-    def close(self) -> None:
-        """Close the zip archive."""
-        self._zip.close()
 
 
 def write_npz(path: Path, tensors: Mapping[str, Tensor]) -> None:

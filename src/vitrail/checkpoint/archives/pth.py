@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import torch
@@ -50,7 +50,7 @@ LARGEST_PICKLE = 8 * 2**20  # bytes, of the structure without its numbers
 SHARED = 4  # how many times its size the tensors of a file may be that share their numbers
 
 
-class Place(NamedTuple):
+class StorageSpan(NamedTuple):
     """Where a storage lies: a member of the zip archive, or a stretch of an old file."""
 
     size: int  # bytes
@@ -63,35 +63,33 @@ class PthArchive(Archive):
 
     kind = "pth"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, file: BinaryIO) -> None:
         self._lock, self._kept = threading.Lock(), None
-        self._file = path.open("rb")
+        self._number = file.fileno()
         self._zip: zipfile.ZipFile | None = None
         try:
-            self._zip = _open_zip(self._file) if self._file.read(2) == b"PK" else None
-            document, self._places = self._look(path)
+            if os.pread(self._number, 2, 0) == b"PK":
+                self._zip = zipfile.ZipFile(file)
+                document, self._spans = _look_at_zip(path, self._zip)
+            else:
+                document, self._spans = _look_at_legacy(path, file)
             self._tensors, strangers = _unwrap(path, document)
             check_count(path, len(self._tensors))
             for name, record in self._tensors.items():
-                _check(path, name, record, self._places)
+                _check(path, name, record, self._spans)
             total = sum(prod(record.size) * _itemsize(record.storage) for record in self._tensors.values())
             if total > SHARED * path.stat().st_size + 2**26:
                 raise damaged(path, f"its tensors share numbers so that they would take {total:,} bytes")
         except Refused as error:
-            self.close()
             raise CheckpointError(
                 f"{path} needs {error} to be read, which is more than tensors: a pickle can run anything, so it was "
                 "not opened. Where you trust it, save its weights alone: "
                 "torch.save(torch.load(FILE, weights_only=False)['model'], NEW), or take model.state_dict()."
             ) from error
         except DAMAGE as error:
-            self.close()
             raise damaged(path, error) from error
-        except BaseException:
-            self.close()
-            raise
         entries = {name: Entry(record.size, _precision(record.storage)) for name, record in self._tensors.items()}
-        super().__init__(path, entries, strangers=strangers, notes={})
+        super().__init__(path, entries, file=file, strangers=strangers, notes={})
 
     def read(self, name: str) -> Tensor:
         """Read one tensor's numbers; tensors that share them are read together."""
@@ -101,32 +99,20 @@ class PthArchive(Archive):
         whole = tensor.is_contiguous() and tensor.numel() == numbers.numel()
         return tensor if whole else tensor.clone(memory_format=torch.contiguous_format)
 
-    def close(self) -> None:
-        """Close the file."""
-        if self._zip is not None:
-            self._zip.close()
-        self._file.close()
-
-    def _look(self, path: Path) -> tuple[Any, dict[str, Place]]:
-        """Follow the pickle and find every storage."""
-        if self._zip is None:
-            return _look_at_legacy(path, self._file)
-        return _look_at_zip(path, self._zip)
-
     def _numbers(self, storage: Storage) -> Tensor:
         with self._lock:
             if self._kept is not None and self._kept[0] == storage.key:
                 return self._kept[1]
-        place = self._places[storage.key]
-        buffer = np.empty(place.size, dtype=np.uint8)
+        span = self._spans[storage.key]
+        buffer = np.empty(span.size, dtype=np.uint8)
         try:
-            if place.info is not None and self._zip is not None:
-                with self._lock, self._zip.open(place.info) as member:  # Python's zipfile is not safe in threads
+            if span.info is not None and self._zip is not None:
+                with self._lock, self._zip.open(span.info) as member:  # Python's zipfile is not safe in threads
                     fill(member.read, buffer)
                     if member.read(1):  # reaching the end is what checks the sum
                         raise EOFError("it is longer than it says")
             else:
-                fill(_from(self._file.fileno(), place.start), buffer)
+                fill(_from(self._number, span.start), buffer)
         except DAMAGE as error:
             raise damaged(self.path, f"storage {storage.key!r}: {error}") from error
         numbers = torch.from_numpy(buffer).view(KINDS[storage.kind])
@@ -135,14 +121,13 @@ class PthArchive(Archive):
         return numbers
 
 
-def is_pickle(path: Path) -> bool:
+def is_pickle(file: BinaryIO) -> bool:
     """Tell whether a file is one of torch.save, of today or of before version 1.6."""
-    with path.open("rb") as file:
-        start = file.read(len(LEGACY))
+    start = os.pread(file.fileno(), len(LEGACY), 0)
     if start[:2] != b"PK":
         return start == LEGACY
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(file) as archive:
             return any(name.endswith(".pkl") for name in archive.namelist())
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
         return False
@@ -155,11 +140,7 @@ def write_pth(path: Path, tensors: Mapping[str, Tensor]) -> None:
         torch.save(ready, temporary)
 
 
-def _open_zip(file: Any) -> zipfile.ZipFile:  # noqa: ANN401
-    return zipfile.ZipFile(file)
-
-
-def _look_at_zip(path: Path, archive: zipfile.ZipFile) -> tuple[Any, dict[str, Place]]:
+def _look_at_zip(path: Path, archive: zipfile.ZipFile) -> tuple[Any, dict[str, StorageSpan]]:
     infos = archive.infolist()
     for info in infos:
         if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
@@ -183,15 +164,15 @@ def _look_at_zip(path: Path, archive: zipfile.ZipFile) -> tuple[Any, dict[str, P
         raise CheckpointError(f"{path} was written on a big-endian machine. Save it again on a little-endian one.")
     document = follow(opcodes(io.BytesIO(archive.read(roots[0]))))
     start = f"{root}data/"
-    places = {
-        name.removeprefix(start): Place(info.file_size, info=info)
+    spans = {
+        name.removeprefix(start): StorageSpan(info.file_size, info=info)
         for name, info in by_name.items()
         if name.startswith(start)
     }
-    return document, places
+    return document, spans
 
 
-def _look_at_legacy(path: Path, file: Any) -> tuple[Any, dict[str, Place]]:  # noqa: ANN401
+def _look_at_legacy(path: Path, file: BinaryIO) -> tuple[Any, dict[str, StorageSpan]]:
     """Follow the five pickles of an old file; the numbers come after them, a count before each storage's."""
     file.seek(0)
     limited = file.read(LARGEST_PICKLE)
@@ -200,17 +181,17 @@ def _look_at_legacy(path: Path, file: Any) -> tuple[Any, dict[str, Place]]:  # n
     if not isinstance(machine, dict) or machine.get("little_endian") is not True or not isinstance(keys, list):
         raise damaged(path, "it does not begin as torch.save's files of before 1.6 do")
     counts = {storage.key: storage for storage in _storages(document)}
-    places, start, size = {}, stream.tell(), path.stat().st_size
+    spans, start, size = {}, stream.tell(), path.stat().st_size
     for name in keys:
-        if not isinstance(name, str) or name not in counts or name in places:
+        if not isinstance(name, str) or name not in counts or name in spans:
             raise damaged(path, f"it lists a storage {name!r} that no tensor has")
         held = counts[name].length * _itemsize(counts[name])
         said = int.from_bytes(os.pread(file.fileno(), 8, start), "little")
         if said != counts[name].length or start + 8 + held > size:
             raise damaged(path, f"storage {name!r} should have {counts[name].length:,} numbers")
-        places[name] = Place(held, start=start + 8)
+        spans[name] = StorageSpan(held, start=start + 8)
         start += 8 + held
-    return document, places
+    return document, spans
 
 
 def _storages(document: object) -> Iterator[Storage]:
@@ -228,16 +209,16 @@ def _storages(document: object) -> Iterator[Storage]:
             waiting.extend(item.values() if isinstance(item, dict) else item)
 
 
-def _check(path: Path, name: str, record: TensorRecord, places: Mapping[str, Place]) -> None:
+def _check(path: Path, name: str, record: TensorRecord, spans: Mapping[str, StorageSpan]) -> None:
     """Refuse a tensor that reaches beyond its numbers, or whose numbers are not there."""
     storage = record.storage
-    place = places.get(storage.key)
-    if place is None:
+    span = spans.get(storage.key)
+    if span is None:
         raise damaged(path, f"the numbers of {name!r} are missing")
     if storage.kind not in KINDS and storage.kind not in OTHERS:
         raise CheckpointError(f"{path}: {name!r} is made of {storage.kind}, which no weight is. Save floats.")
-    if place.size != storage.length * _itemsize(storage):
-        raise damaged(path, f"{name!r} has {place.size:,} bytes, not those of {storage.length:,} numbers")
+    if span.size != storage.length * _itemsize(storage):
+        raise damaged(path, f"{name!r} has {span.size:,} bytes, not those of {storage.length:,} numbers")
     last = record.offset + sum((side - 1) * step for side, step in zip(record.size, record.stride, strict=True))
     if all(record.size) and last >= storage.length:
         raise damaged(path, f"{name!r} reaches beyond its numbers")
@@ -254,12 +235,10 @@ def _precision(storage: Storage) -> torch.dtype | str:
 
 
 def _from(number: int, start: int) -> Any:  # noqa: ANN401
-    place = start
-
     def read(count: int) -> bytes:
-        nonlocal place
-        piece = os.pread(number, count, place)
-        place += len(piece)
+        nonlocal start
+        piece = os.pread(number, count, start)
+        start += len(piece)
         return piece
 
     return read

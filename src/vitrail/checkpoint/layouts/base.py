@@ -1,19 +1,33 @@
-"""What a layout is: the names and axes that a library gives to the weights of a model."""
+"""What a layout is: the names and axes that a library gives to the weights of a model. Here is also our own layout."""
 
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from math import isqrt
+from dataclasses import dataclass, field
+from math import prod
 from typing import Any, NamedTuple
 
-from vitrail.checkpoint.archives import Entry, Shape
-from vitrail.checkpoint.layouts.codecs import SAME, Codec
-from vitrail.config import Grid, ModelConfig, Resampling, Stem, as_size
-from vitrail.config.check import DEEPEST
-from vitrail.errors import CheckpointError
+from torch import Tensor
 
+from vitrail.checkpoint.archives.base import Entry, Shape
+from vitrail.config import Grid, ModelConfig, Resampling, ViTConfig, decode
+from vitrail.config.check import DEEPEST
+from vitrail.errors import CheckpointError, ConfigError
+from vitrail.models import skeleton
+from vitrail.ops.cost.counts import parameters
+
+NOTE = "vitrail"  # the name of the note that a safetensors file of ours carries
 Dialect = Mapping[str, Any]  # what a layout leaves open, as one file has it; plain enough for JSON
+
+
+class Codec(NamedTuple):
+    """`read` makes ours of theirs; `write` makes theirs of ours, each of them in the shape given."""
+
+    read: Callable[..., Tensor]
+    write: Callable[[Tensor, Shape], tuple[Tensor, ...]]
+
+
+SAME = Codec(lambda theirs: theirs, lambda ours, shape: (ours,))
 
 
 class Row(NamedTuple):
@@ -30,8 +44,8 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What the caller says of a file: what its tensors may leave open."""
+class FileHints:
+    """What the caller says of a file, where its tensors leave it open."""
 
     image_size: tuple[int, int] | None = None
     grid: Grid | None = None
@@ -73,7 +87,7 @@ class Layout:
     name: str
     title: str
     recognize: Callable[[Mapping[str, Entry]], str | None]  # the prefix of its names, or nothing
-    infer: Callable[["Headers", Asked, Mapping[str, Any]], Found]
+    infer: Callable[["Headers", FileHints, Mapping[str, Any]], Found]
     rows: Callable[[ModelConfig, Dialect], Iterator[Row]]
     dialect: Callable[[ModelConfig], Dialect]
     holds: Holds
@@ -127,11 +141,6 @@ def common_prefix(entries: Mapping[str, Entry], anchor: str) -> str | None:
     return min(found, key=len) if found else None
 
 
-# The published models whose heads are not 64 wide, by their own width.
-HEADS = {64: 2, 96: 3, 1152: 16, 1280: 16, 1408: 16, 1536: 16, 1664: 16}
-NOTE = "vitrail"  # the name of the note that a safetensors file of ours carries
-
-
 def read_note(documents: Mapping[str, Any]) -> Mapping[str, Any]:
     """Read the configuration that we wrote into a file's notes; nothing where there is none."""
     try:
@@ -141,83 +150,54 @@ def read_note(documents: Mapping[str, Any]) -> Mapping[str, Any]:
     return model if isinstance(model, dict) else {}
 
 
-def find_heads(
-    width: int, asked: Asked, documents: Mapping[str, Any], known: object = None
-) -> tuple[int, tuple[str, ...]]:
-    """Find the number of heads, which packed matrices do not show: told, or the published models' of this width."""
-    told = asked.fields.get("heads", known or read_note(documents).get("heads"))
-    if told is not None:
-        if not isinstance(told, int) or isinstance(told, bool) or told < 1 or width % told:
-            raise CheckpointError(f"heads must be a whole number that divides the width {width}; got {told!r}.")
-        return told, ()
-    if width in HEADS:
-        return HEADS[width], (f"{HEADS[width]} heads, as the published models of width {width} have",)
-    if width % 64 == 0 and width > 64:
-        return width // 64, (f"{width // 64} heads of 64, as the published models of width {width} have",)
-    raise CheckpointError(
-        f"the file does not say how many heads share its width of {width}, and no published model has it. Say heads=..."
-    )
+def _recognize_own(entries: Mapping[str, Entry]) -> str | None:
+    """Tell our names, those of the modules, from others'."""
+    ours = "blocks.0.attention.qkv.weight" in entries or {"root.weight", "stages.0.0.conv1.weight"} <= entries.keys()
+    return "" if ours else None
 
 
-def noted_grid(documents: Mapping[str, Any], stem: Stem, asked: Asked) -> Asked:
-    """Take the grid of the image size that our own note says, unless the caller says one."""
-    size = read_note(documents).get("image_size")
-    if asked.grid is not None or size is None:
-        return asked
-    return replace(asked, grid=stem.grid(*as_size(size)))
-
-
-def is_square(count: int) -> bool:
-    """Tell whether a number of patches makes a square grid."""
-    return count > 0 and isqrt(count) ** 2 == count
-
-
-def file_grid(count: int, stem: Stem, asked: Asked, *, class_entry: bool | None) -> tuple[Grid, bool]:
-    """Find the grid of a position table, and whether a class entry stands before it (None: either may be).
-
-    The grid is the one given, a square, or that of the image size asked for.
-    """
-    choices = [class_entry] if class_entry is not None else [True, False]
-    if count - min(choices) < 1:
-        raise CheckpointError("the file's position table is empty.")
-    if asked.grid is not None:
-        needed = asked.grid[0] * asked.grid[1]
-        for entry in choices:
-            if needed == count - entry:
-                return asked.grid, entry
+def _infer_own(headers: Headers, hints: FileHints, documents: Mapping[str, Any]) -> Found:
+    """Read the configuration that was written with the weights."""
+    document = documents.get("config.json", {}).get("model") or read_note(documents)
+    if not document:
         raise CheckpointError(
-            f"grid={tuple(asked.grid)} has {needed} positions; the file's table has {count - choices[0]}. "
-            "Give (rows, cols) that make them."
+            "the weights have Vitrail's names but come without their configuration. Give the run folder that holds "
+            "config.json and weights.safetensors."
         )
-    patches = count - choices[0]
-    if is_square(patches):
-        return (isqrt(patches), isqrt(patches)), choices[0]
-    if asked.image_size is not None:
-        rows, cols = stem.grid(*asked.image_size)
-        for entry in choices:
-            if rows * cols == count - entry:
-                return (rows, cols), entry
-    side = isqrt(count - choices[-1])
-    if is_square(count - choices[-1]) and asked.image_size is None:
-        raise CheckpointError(
-            f"the file's table has {count} entries: {side}x{side} patches and no class position, or a rectangle of "
-            f"{patches} and one. Say which with grid=({side}, {side}) or grid=(rows, cols) of the rectangle."
-        )
-    if is_square(count - choices[-1]):
-        return (side, side), choices[-1]
-    if asked.image_size is None:
-        raise CheckpointError(
-            f"the file's {patches} positions are no square grid. Say which with grid=(rows, cols), "
-            "or image_size=(height, width) of the images it was trained on."
-        )
-    rows, cols = stem.grid(*asked.image_size)
-    raise CheckpointError(
-        f"the file's {patches} positions are no square grid, and image_size={asked.image_size} has "
-        f"{rows}x{cols} = {rows * cols}. Say the file's own with grid=(rows, cols)."
-    )
+    if hints.grid is not None:
+        raise CheckpointError("a file of Vitrail's own says its grid. Leave grid out.")
+    try:
+        config = decode(document)
+    except ConfigError as error:
+        raise CheckpointError(f"the configuration beside the weights cannot be: {error}") from error
+    _check_size(headers, config)
+    return Found(config=config, dialect={})
 
 
-def pair(ours: str, theirs: str, shape: Shape) -> Iterator[Row]:
-    """Give the rows of a weight and its bias that a library of torch names as we do."""
-    yield Row(f"{ours}.weight", (f"{theirs}.weight",), shape, SAME)
-    yield Row(f"{ours}.bias", (f"{theirs}.bias",), shape[:1], SAME)
+def _check_size(headers: Headers, config: ModelConfig) -> None:
+    """Refuse a configuration that is far larger than the file before a module is made of it."""
+    stem = config.stem if isinstance(config, ViTConfig) else config
+    parts = sum(getattr(stem, "units", ())) + (config.layers if isinstance(config, ViTConfig) else 0)
+    held = sum(prod(shape) for shape in headers.shapes.values())
+    stages = len(getattr(stem, "units", ()))
+    if parts > 2 * len(headers.shapes) or stages > 16 or parameters(config).total > 2 * held + 10_000_000:
+        raise CheckpointError(
+            "the configuration beside the weights is of another model, far larger than the file. Copy both again."
+        )
+
+
+def _own_rows(config: ModelConfig, dialect: Dialect) -> Iterator[Row]:
+    """Give the row of every parameter: itself."""
+    for name, tensor in skeleton(config).state_dict().items():
+        yield Row(name, (name,), tuple(tensor.shape), SAME)
+
+
+OWN = Layout(
+    name="vitrail",
+    title="Vitrail's own names",
+    recognize=_recognize_own,
+    infer=_infer_own,
+    rows=_own_rows,
+    dialect=lambda config: {},
+    holds=Holds(),
+)

@@ -4,10 +4,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from vitrail.checkpoint.archives import Entry
-from vitrail.checkpoint.layouts.base import Asked, Dialect, Found, Headers, Row, common_prefix
-from vitrail.checkpoint.layouts.codecs import CONVOLUTION, DENSE, FLAT
-from vitrail.checkpoint.layouts.units import units_of
+from vitrail.checkpoint.archives.base import Entry
+from vitrail.checkpoint.layouts.base import Dialect, FileHints, Found, Headers, Row, common_prefix
+from vitrail.checkpoint.layouts.codecs import CONVOLUTION, DENSE, FLAT, units_of
 from vitrail.config import BiTConfig
 from vitrail.errors import CheckpointError
 from vitrail.ops.cost.counts import Convolution, convolutions
@@ -62,10 +61,10 @@ def recognize(entries: Mapping[str, Entry]) -> str | None:
     return next((prefix for prefix in prefixes if prefix is not None), None)
 
 
-def infer(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> Found:
+def infer(headers: Headers, hints: FileHints, documents: Mapping[str, Any]) -> Found:
     """Read the configuration off names and shapes."""
-    if asked.grid is not None:
-        raise CheckpointError(f"a BiT has no position table, so no grid; got grid={asked.grid}. Leave it out.")
+    if hints.grid is not None:
+        raise CheckpointError(f"a BiT has no position table, so no grid; got grid={hints.grid}. Leave it out.")
     numbered = {NUMBERED.sub("/standardized_conv2d/", name): name for name in headers.shapes if NUMBERED.search(name)}
     for usual, name in numbered.items():
         headers.shapes[usual] = headers.shapes.pop(name)
@@ -78,7 +77,7 @@ def infer(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> Found
         width=root,
         classes=headers.shape(head, known.head_axes)[-1] if head in headers else None,
         channels=channels,
-        image_size=asked.image_size or (224, 224),
+        image_size=hints.image_size or (224, 224),
     )
     scale = f"{known.last_norm}/{known.scale}"
     dialect = {

@@ -1,19 +1,14 @@
 """How a parameter of ours is made of tensors of theirs, and taken apart again: pure, exact both ways."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Iterator
+from itertools import groupby
 
 import torch
 from torch import Tensor
 
-Shape = tuple[int, ...]
-
-
-class Codec(NamedTuple):
-    """`read` makes ours of theirs; `write` makes theirs of ours, each of them in the shape given."""
-
-    read: Callable[..., Tensor]
-    write: Callable[[Tensor, Shape], tuple[Tensor, ...]]
+from vitrail.checkpoint.archives.base import Shape
+from vitrail.checkpoint.layouts.base import SAME, Codec, Row
+from vitrail.ops.cost.counts import Convolution
 
 
 def _stack(*parts: Tensor) -> Tensor:
@@ -34,7 +29,6 @@ def _turn_back(matrix: Tensor, shape: Shape) -> tuple[Tensor, ...]:
     return (matrix.T.reshape(shape),)
 
 
-SAME = Codec(lambda theirs: theirs, lambda ours, shape: (ours,))
 # A vector in any number of axes: a class token (1, 1, D), a norm's scale (1, 1, 1, C), a bias by head (h, d).
 FLAT = Codec(lambda theirs: theirs.reshape(-1), lambda ours, shape: (ours.reshape(shape),))
 # A position table (1, T, D).
@@ -61,3 +55,18 @@ THREE_KERNELS = Codec(
     lambda ours, shape: tuple(part.T.reshape(shape) for part in ours.chunk(3)),
 )
 THREE_BIASES = Codec(lambda *theirs: torch.cat([part.reshape(-1) for part in theirs]), _three)
+
+
+def pair(ours: str, theirs: str, shape: Shape) -> Iterator[Row]:
+    """Give the rows of a weight and its bias that a library of torch names as we do."""
+    yield Row(f"{ours}.weight", (f"{theirs}.weight",), shape, SAME)
+    yield Row(f"{ours}.bias", (f"{theirs}.bias",), shape[:1], SAME)
+
+
+def units_of(convs: list[Convolution]) -> Iterator[tuple[int, int, dict[str, Convolution]]]:
+    """Give stage, place in the stage, and convolutions of every unit; a stage begins with a shortcut that projects."""
+    stage, index = -1, 0
+    for _, group in groupby(convs, key=lambda conv: conv.unit):
+        unit = {conv.part: conv for conv in group}
+        stage, index = (stage + 1, 0) if "shortcut" in unit else (stage, index + 1)
+        yield stage, index, unit

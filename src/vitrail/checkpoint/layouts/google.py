@@ -7,11 +7,11 @@ it or its entry is folded into the token, and in whether the layers are stacked 
 from collections.abc import Iterator, Mapping
 from typing import Any, assert_never
 
-from vitrail.checkpoint.archives import Entry, Shape
+from vitrail.checkpoint.archives.base import Entry, Shape
 from vitrail.checkpoint.layouts import bit
-from vitrail.checkpoint.layouts.base import Asked, Dialect, Found, Headers, Holds, Layout, Row, file_grid
-from vitrail.checkpoint.layouts.codecs import DENSE, FLAT, PATCH_TABLE, TABLE, THREE_BIASES, THREE_KERNELS
-from vitrail.checkpoint.layouts.units import units_of
+from vitrail.checkpoint.layouts.base import Dialect, FileHints, Found, Headers, Holds, Layout, Row
+from vitrail.checkpoint.layouts.codecs import DENSE, FLAT, PATCH_TABLE, TABLE, THREE_BIASES, THREE_KERNELS, units_of
+from vitrail.checkpoint.layouts.inference import file_grid
 from vitrail.config import BiTConfig, HybridStem, ModelConfig, PatchStem, Stem, ViTConfig
 from vitrail.errors import CheckpointError
 from vitrail.ops.cost.counts import Convolution, convolutions
@@ -34,10 +34,10 @@ def recognize(entries: Mapping[str, Entry]) -> str | None:
     return ranked[0] if ranked else bit.recognize(entries)
 
 
-def infer(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> Found:
+def infer(headers: Headers, hints: FileHints, documents: Mapping[str, Any]) -> Found:
     """Read the configuration off names and shapes."""
     if "embedding/kernel" not in headers:
-        return bit.infer(headers, asked, documents)
+        return bit.infer(headers, hints, documents)
     patch, across, channels, width = headers.shape("embedding/kernel", 4)
     if patch != across:
         raise CheckpointError(f"patches must be square; 'embedding/kernel' has {patch}x{across}.")
@@ -59,7 +59,7 @@ def infer(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> Found
     token = "cls" in headers
     positions = headers.shape(dialect["table"], 3)[1]
     alone = dialect["table"] == "pos_embedding"  # big_vision's table never has a class entry
-    (rows, cols), entry = file_grid(positions, stem, asked, class_entry=token and not alone)
+    (rows, cols), entry = file_grid(positions, stem, hints, class_entry=token and not alone)
     config = ViTConfig(
         stem=stem,
         depth=depth,

@@ -3,21 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vitrail.checkpoint.archives import Entry
-from vitrail.checkpoint.layouts.base import (
-    Asked,
-    Dialect,
-    Found,
-    Headers,
-    Holds,
-    Layout,
-    Row,
-    common_prefix,
-    file_grid,
-    find_heads,
-    pair,
-)
-from vitrail.checkpoint.layouts.codecs import FLAT, PATCHES, SAME, TABLE, THREE
+from vitrail.checkpoint.archives.base import Entry
+from vitrail.checkpoint.layouts.base import SAME, Dialect, FileHints, Found, Headers, Holds, Layout, Row, common_prefix
+from vitrail.checkpoint.layouts.codecs import FLAT, PATCHES, TABLE, THREE, pair
+from vitrail.checkpoint.layouts.inference import file_grid, find_heads
 from vitrail.config import LearnedPositions, ModelConfig, PatchStem, ViTConfig, as_size
 from vitrail.errors import CheckpointError
 
@@ -68,7 +57,7 @@ def recognize(entries: Mapping[str, Entry]) -> str | None:
     return common_prefix(entries, "embeddings.patch_embeddings.projection.weight")
 
 
-def infer(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> Found:
+def infer(headers: Headers, hints: FileHints, documents: Mapping[str, Any]) -> Found:
     """Read the configuration off names, shapes and config.json."""
     said = documents.get("config.json", {})
     kind = said.get("model_type", "vit")
@@ -91,10 +80,10 @@ def infer(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> Found
     if patch != across:
         raise CheckpointError(f"patches must be square; the file has {patch}x{across}.")
     stem = PatchStem(patch=patch)
-    heads, notes = find_heads(width, asked, documents, said.get("num_attention_heads"))
+    heads, notes = find_heads(width, hints, documents, said.get("num_attention_heads"))
     count = headers.shape("embeddings.position_embeddings", 3)[1]
-    asked = _with_size(asked, said, patch, count)
-    (rows, cols), _ = file_grid(count, stem, asked, class_entry=True)
+    hints = _with_size(hints, said, patch, count)
+    (rows, cols), _ = file_grid(count, stem, hints, class_entry=True)
     classes = _classes(headers)
     pooler = "pooler.dense.weight"
     if classes is not None:  # early files have a pooler beside the classifier, which does not read it
@@ -122,7 +111,7 @@ def infer(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> Found
     inferred = (
         notes if said else (*notes, "exact GELU and epsilon 1e-12, transformers' defaults: there is no config.json")
     )
-    if "image_size" in said and as_size(said["image_size"]) != config.image_size and asked.image_size is None:
+    if "image_size" in said and as_size(said["image_size"]) != config.image_size and hints.image_size is None:
         height, width = config.image_size
         inferred = (*inferred, f"image size {height}x{width}: what is left over beside whole patches is not read")
     return Found(
@@ -209,18 +198,18 @@ def _has(headers: Headers, parts: Mapping[str, str]) -> bool:
     return f"{parts['layer']}0.{parts['query']}.weight" in headers
 
 
-def _with_size(asked: Asked, said: Mapping[str, Any], patch: int, count: int) -> Asked:
+def _with_size(hints: FileHints, said: Mapping[str, Any], patch: int, count: int) -> FileHints:
     """Take the grid of the image size that config.json says, unless the caller says one."""
     size = said.get("image_size")
-    if size is None or asked.grid is not None:
-        return asked
+    if size is None or hints.grid is not None:
+        return hints
     height, width = as_size(size)
     if (height // patch) * (width // patch) != count - 1:
         raise CheckpointError(
             f"config.json says image_size={size}, which has {height // patch}x{width // patch} patches of {patch}; the "
             f"file's table has {count - 1}. Say the file's own with grid=(rows, cols)."
         )
-    return Asked(image_size=asked.image_size, grid=(height // patch, width // patch), fields=asked.fields)
+    return FileHints(image_size=hints.image_size, grid=(height // patch, width // patch), fields=hints.fields)
 
 
 def _classes(headers: Headers) -> int | None:

@@ -4,25 +4,21 @@ from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Any, assert_never
 
-from vitrail.checkpoint.archives import Entry
+from vitrail.checkpoint.archives.base import Entry
 from vitrail.checkpoint.layouts.base import (
-    Asked,
+    SAME,
     Dialect,
+    FileHints,
     Found,
     Headers,
     Holds,
     Layout,
     Row,
     common_prefix,
-    file_grid,
-    find_heads,
-    is_square,
-    noted_grid,
-    pair,
     read_note,
 )
-from vitrail.checkpoint.layouts.codecs import FLAT, PATCH_TABLE, PATCHES, POINT, SAME, TABLE
-from vitrail.checkpoint.layouts.units import units_of
+from vitrail.checkpoint.layouts.codecs import FLAT, PATCH_TABLE, PATCHES, POINT, TABLE, pair, units_of
+from vitrail.checkpoint.layouts.inference import file_grid, find_heads, is_square, noted_grid
 from vitrail.config import BiTConfig, HybridStem, LearnedPositions, ModelConfig, PatchStem, Stem, ViTConfig
 from vitrail.errors import CheckpointError
 from vitrail.ops.cost.counts import Convolution, convolutions
@@ -57,7 +53,7 @@ def recognize(entries: Mapping[str, Entry]) -> str | None:
     return bit if bit is not None and f"{bit}stem.conv.weight" in entries else None
 
 
-def infer(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> Found:
+def infer(headers: Headers, hints: FileHints, documents: Mapping[str, Any]) -> Found:
     """Read the configuration off names and shapes; what they leave open is as timm's models of this kind have it."""
     left_out = headers.take(*PRETRAINING)
     for mark, what in STRANGERS.items():
@@ -66,9 +62,9 @@ def infer(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> Found
                 f"{headers.prefix + name!r}: the file's model has {what}, which the paper's ViT and BiT do not have."
             )
     if "patch_embed.proj.weight" not in headers:
-        found = _infer_bit(headers, asked)
+        found = _infer_bit(headers, hints)
     else:
-        found = _infer_vit(headers, asked, documents)
+        found = _infer_vit(headers, hints, documents)
     outside = tuple(name for name in headers.outside if name not in left_out)
     return Found(config=found.config, dialect=found.dialect, inferred=found.inferred, left_out=(*left_out, *outside))
 
@@ -84,14 +80,14 @@ def default_dialect(config: ModelConfig) -> Dialect:
     return {"prefix": "", "folded": False, "hidden": None}
 
 
-def _infer_vit(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> Found:
+def _infer_vit(headers: Headers, hints: FileHints, documents: Mapping[str, Any]) -> Found:
     width, inward, patch, across = headers.shape("patch_embed.proj.weight", 4)
     if patch != across:
         raise CheckpointError(f"patches must be square; 'patch_embed.proj.weight' has {patch}x{across}.")
     stem, channels = _stem(headers, patch, inward)
     token = "cls_token" in headers
     told = _model_args(documents, token=token)
-    heads, notes = find_heads(width, asked, documents, told.get("num_heads"))
+    heads, notes = find_heads(width, hints, documents, told.get("num_heads"))
     if notes and width == 768 and not token:
         raise CheckpointError(
             "timm's ViTs of width 768 without a class token have 16 heads (vit_base_patch16_gap_224) or 12 (SigLIP's). "
@@ -100,9 +96,9 @@ def _infer_vit(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> 
     count = headers.shape("pos_embed", 3)[1]
     scaled = "blocks.0.ls1.gamma" in headers
     # DeiT III has layer scale and no class position; others without one must say so.
-    guess = is_square(count) and not is_square(count - 1) and scaled and asked.image_size is None
+    guess = is_square(count) and not is_square(count - 1) and scaled and hints.image_size is None
     (rows, cols), entry = file_grid(
-        count, stem, noted_grid(documents, stem, asked), class_entry=False if guess or not token else None
+        count, stem, noted_grid(documents, stem, hints), class_entry=False if guess or not token else None
     )
     hidden = next((name for name in ("pre_logits.fc", "pre_logits") if f"{name}.weight" in headers), None)
     config = ViTConfig(
@@ -171,9 +167,9 @@ def _stem(headers: Headers, patch: int, inward: int) -> tuple[Stem, int]:
     return PatchStem(patch=patch), inward
 
 
-def _infer_bit(headers: Headers, asked: Asked) -> Found:
-    if asked.grid is not None:
-        raise CheckpointError(f"a BiT has no position table, so no grid; got grid={asked.grid}. Leave it out.")
+def _infer_bit(headers: Headers, hints: FileHints) -> Found:
+    if hints.grid is not None:
+        raise CheckpointError(f"a BiT has no position table, so no grid; got grid={hints.grid}. Leave it out.")
     root, channels, *_ = headers.shape("stem.conv.weight", 4)
     stages = headers.count("stages.", "stage", end=".", most=16)
     config = BiTConfig(
@@ -181,7 +177,7 @@ def _infer_bit(headers: Headers, asked: Asked) -> Found:
         width=root,
         classes=headers.shape("head.fc.weight", 4)[0] if "head.fc.weight" in headers else None,
         channels=channels,
-        image_size=asked.image_size or (224, 224),
+        image_size=hints.image_size or (224, 224),
         epsilon=BIT["epsilon"],
         filter_epsilon=BIT["filter_epsilon"],
     )

@@ -3,22 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vitrail.checkpoint.archives import Entry
-from vitrail.checkpoint.layouts.base import (
-    Asked,
-    Dialect,
-    Found,
-    Headers,
-    Holds,
-    Layout,
-    Row,
-    common_prefix,
-    file_grid,
-    find_heads,
-    noted_grid,
-    pair,
-)
-from vitrail.checkpoint.layouts.codecs import FLAT, PATCHES, SAME, TABLE
+from vitrail.checkpoint.archives.base import Entry
+from vitrail.checkpoint.layouts.base import SAME, Dialect, FileHints, Found, Headers, Holds, Layout, Row, common_prefix
+from vitrail.checkpoint.layouts.codecs import FLAT, PATCHES, TABLE, pair
+from vitrail.checkpoint.layouts.inference import file_grid, find_heads, noted_grid
 from vitrail.config import LearnedPositions, ModelConfig, PatchStem, ViTConfig
 from vitrail.errors import CheckpointError
 
@@ -32,7 +20,7 @@ def recognize(entries: Mapping[str, Entry]) -> str | None:
     return common_prefix(entries, f"{LAYER}0.self_attention.in_proj_weight")
 
 
-def infer(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> Found:
+def infer(headers: Headers, hints: FileHints, documents: Mapping[str, Any]) -> Found:
     """Read the configuration off names and shapes."""
     if "conv_proj.weight" not in headers:
         raise CheckpointError(
@@ -41,10 +29,10 @@ def infer(headers: Headers, asked: Asked, documents: Mapping[str, Any]) -> Found
     width, channels, patch, across = headers.shape("conv_proj.weight", 4)
     if patch != across:
         raise CheckpointError(f"patches must be square; 'conv_proj.weight' has {patch}x{across}.")
-    heads, notes = find_heads(width, asked, documents)
+    heads, notes = find_heads(width, hints, documents)
     stem = PatchStem(patch=patch)
     (rows, cols), _ = file_grid(
-        headers.shape("encoder.pos_embedding", 3)[1], stem, noted_grid(documents, stem, asked), class_entry=True
+        headers.shape("encoder.pos_embedding", 3)[1], stem, noted_grid(documents, stem, hints), class_entry=True
     )
     first = next((name for name in MLPS if f"{LAYER}0.{name}.weight" in headers), "mlp.0")
     config = ViTConfig(

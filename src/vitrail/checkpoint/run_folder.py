@@ -1,0 +1,258 @@
+"""From what a person names to files on this machine, and our own run folder: what is in it, read and written."""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from vitrail.checkpoint.archives.base import read_safetensors, write_safetensors
+from vitrail.checkpoint.layouts.base import NOTE
+from vitrail.config import Card, ModelConfig, Preprocessing, Provenance, ViTConfig, decode, encode
+from vitrail.config.check import number, texts
+from vitrail.config.objective import Objective
+from vitrail.errors import CheckpointError, ConfigError
+from vitrail.files import SUMS, fetch, fetch_repository, write_bytes, write_sums
+
+BOX = Path(__file__).parents[1] / "box"  # models that come with the package, a run folder each
+FORMAT = "vitrail run folder"  # what config.json of ours says that it is
+WEIGHTS = "weights.safetensors"
+OBJECTIVE = "objective.safetensors"  # what predicts from a model that learns without labels
+BEGUN, SAVED = "training.json", "checkpoints"  # of a run: what was asked, and the folder of its checkpoints
+STEP = re.compile(r"step-(\d{9,})")
+RUN_FILES = (
+    *("config.json", WEIGHTS, OBJECTIVE, "preprocessing.json", "classes.json", "provenance.json", "metrics.json", SUMS),
+)
+HF_FILES = ("config.json", "model.safetensors", "preprocessor_config.json")
+DOCUMENTS = ("config.json", "preprocessor_config.json")  # of others, beside their weights
+DEEPEST = 32  # levels
+LARGEST_DOCUMENT = 8 * 2**20  # bytes: 21,843 class names are under 2
+# The weights in a folder of another library, best first.
+USUAL = (
+    *("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"),
+    "open_clip_pytorch_model.bin",
+)
+SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Location:
+    """Where weights lie, the documents beside them by name, and the run folder of ours where it is one."""
+
+    source: str
+    weights: Path
+    documents: dict[str, Any]
+    run: Path | None = None
+
+
+def locate(name: object) -> Location:
+    """Find the weights that a path, an address (https://...), a name (hf:OWNER/NAME) or one of the box means."""
+    if not isinstance(name, str | os.PathLike) or not os.fspath(name):
+        raise CheckpointError(f"expected the path or the address of weights; got {name!r}.")
+    source = os.fspath(name)
+    if isinstance(source, bytes):
+        source = os.fsdecode(source)
+    if source in boxed():
+        path = BOX / source
+    elif source.startswith("hf:"):
+        path = fetch_repository(source.removeprefix("hf:"))
+    elif "://" in source:
+        path = fetch(source)
+        source = source.partition("#")[0]
+    else:
+        path = Path(source).expanduser()
+    try:
+        if not path.exists():
+            raise CheckpointError(
+                f"there is no file {path}. Check the path; a name on the Hugging Face hub is hf:OWNER/NAME, "
+                f"and in the box there is {', '.join(boxed())}."
+            )
+        return _in_folder(path, source) if path.is_dir() else _beside(path, source)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}.") from error
+
+
+def boxed() -> tuple[str, ...]:
+    """Name the models that come with the package."""
+    return tuple(sorted(path.parent.name for path in BOX.glob("*/config.json")))
+
+
+def is_run(folder: Path) -> bool:
+    """Tell whether a folder is one of ours."""
+    path = folder / "config.json"
+    if (folder / SUMS).is_file() and (folder / WEIGHTS).is_file():
+        return True  # also where config.json is lost, which its sums will say
+    return path.is_file() and read_document(path).get("format") == FORMAT
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Read a JSON object of a likely size."""
+    if not path.is_file():
+        raise CheckpointError(f"{path} is no plain file.")
+    if path.stat().st_size > LARGEST_DOCUMENT:
+        raise CheckpointError(f"{path} is too large for a configuration: {path.stat().st_size:,} bytes.")
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is no JSON: {error}. Copy or download it again.") from error
+    if not isinstance(document, dict):
+        raise CheckpointError(f"{path} must hold a JSON object; it holds a {type(document).__name__}.")
+    if _depth(document) > DEEPEST:
+        raise CheckpointError(f"{path} is nested more than {DEEPEST} deep, as no configuration is.")
+    return document
+
+
+def _depth(document: object) -> int:
+    """Count how deep lists and objects lie in each other."""
+    depth, layer = 0, [document]
+    while layer := [inner for item in layer for inner in _inside(item)]:
+        depth += 1
+    return depth
+
+
+def _inside(item: object) -> list[object]:
+    return list(item.values()) if isinstance(item, dict) else list(item) if isinstance(item, list) else []
+
+
+def checkpoints_of(run: Path) -> list[Path]:
+    """List the checkpoints of a run, oldest first."""
+    found = (run / SAVED).iterdir() if (run / SAVED).is_dir() else ()
+    return sorted((path for path in found if STEP.fullmatch(path.name)), key=lambda path: int(path.name[5:]))
+
+
+def _in_folder(folder: Path, source: str) -> Location:
+    if (folder / BEGUN).is_file() and not (folder / SUMS).is_file():  # not finished, or not quite
+        if not (found := checkpoints_of(folder)):
+            raise CheckpointError(f"{folder} is a run that has saved nothing yet. Let it train for longer.")
+        return _in_folder(found[-1], source)
+    if is_run(folder):
+        if not (folder / WEIGHTS).is_file():
+            raise CheckpointError(f"{folder} is a run folder without {WEIGHTS}. Copy it again.")
+        documents = {name: read_document(folder / name) for name in ("config.json",) if (folder / name).is_file()}
+        return Location(source=source, weights=folder / WEIGHTS, documents=documents, run=folder)
+    usual = [folder / name for name in USUAL if (folder / name).is_file()]
+    others = [path for path in sorted(folder.iterdir()) if path.suffix in SUFFIXES and path.is_file()]
+    if not usual and not others:
+        raise CheckpointError(
+            f"{folder} is a folder with no weights. Give a file, or a folder that a Vitrail run, transformers or timm "
+            "wrote."
+        )
+    if not usual and len(others) > 1:
+        names = ", ".join(path.name for path in others[:6])
+        raise CheckpointError(f"{folder} is a folder with several files of weights: {names}. Give one of them.")
+    return Location(source=source, weights=(usual or others)[0], documents=_documents(folder))
+
+
+def _beside(path: Path, source: str) -> Location:
+    """Take a file by itself; where it is a library's own, with the documents beside it."""
+    if path.name == WEIGHTS and is_run(path.parent):
+        return _in_folder(path.parent, source)
+    return Location(source=source, weights=path, documents=_documents(path.parent) if path.name in USUAL else {})
+
+
+def _documents(folder: Path) -> dict[str, Any]:
+    return {name: read_document(folder / name) for name in DOCUMENTS if (folder / name).is_file()}
+
+
+def read_run_card(folder: Path, classes: int | None) -> Card:
+    """Read the documents of a run folder, strictly."""
+    try:
+        parts: dict[str, Any] = {}
+        if (path := folder / "classes.json").is_file():
+            said = read_document(path)
+            words = {"class_names": "names", "seen": "seen"}
+            parts = {key: texts(key, said[word]) for key, word in words.items() if word in said}
+        if (path := folder / "preprocessing.json").is_file():
+            parts["preprocessing"] = decode(read_document(path), Preprocessing)
+        if (path := folder / "provenance.json").is_file():
+            parts["provenance"] = decode(read_document(path), Provenance)
+        if (path := folder / "metrics.json").is_file():
+            parts["metrics"] = {name: number(f"metric {name}", value) for name, value in read_document(path).items()}
+        card = Card(**parts)
+    except ConfigError as error:
+        raise CheckpointError(f"{folder}: {error} Copy the folder again.") from error
+    if card.class_names is not None and len(card.class_names) != classes:
+        raise CheckpointError(f"{folder}: {len(card.class_names)} class names for {classes} classes. Copy it again.")
+    return card
+
+
+class Predictor(NamedTuple):
+    """What predicts from a model for an objective without labels: the objective, and tensors by their names."""
+
+    objective: Objective
+    tensors: Mapping[str, Tensor]
+
+
+def write_run(
+    folder: Path,
+    config: ModelConfig,
+    tensors: Mapping[str, Tensor],
+    card: Card,
+    predictor: Predictor | None = None,
+) -> list[str]:
+    """Write the files of a model into a folder, and give their names; checksums are the caller's."""
+    documents = run_documents(config, card)
+    write_documents(folder, documents)
+    write_safetensors(folder / WEIGHTS, tensors, {NOTE: json.dumps({"model": encode(config)})})
+    if predictor is None:
+        return [*documents, WEIGHTS]
+    note = {"objective": encode(predictor.objective)}
+    write_safetensors(folder / OBJECTIVE, predictor.tensors, {NOTE: json.dumps(note)})
+    return [*documents, WEIGHTS, OBJECTIVE]
+
+
+def read_predictor(folder: Path) -> Predictor | None:
+    """Read what predicts from the model of a run folder, where there is such."""
+    path = folder / OBJECTIVE
+    if not path.is_file():
+        return None
+    tensors, notes = read_safetensors(path)
+    try:
+        return Predictor(decode(json.loads(notes[NOTE])["objective"], Objective, "objective"), tensors)
+    except (KeyError, TypeError, ValueError, ConfigError) as error:
+        raise CheckpointError(f"{path} does not say what it predicts: {error!r}. Copy it again.") from error
+
+
+def renew_run(
+    folder: Path,
+    config: ModelConfig,
+    tensors: Mapping[str, Tensor],
+    card: Card,
+    predictor: Predictor | None = None,
+) -> None:
+    """Write a model into a folder that holds other things too, over one that is there, each file whole."""
+    (folder / SUMS).unlink(missing_ok=True)  # what it says is about to change
+    names = write_run(folder, config, tensors, card, predictor)
+    for name in RUN_FILES:
+        if name not in names:
+            (folder / name).unlink(missing_ok=True)
+    write_sums(folder, names)
+
+
+def run_documents(config: ModelConfig, card: Card) -> dict[str, Any]:
+    """Give the JSON documents beside the weights."""
+    import vitrail
+
+    grid: dict[str, Any] = {"grid": list(config.grid)} if isinstance(config, ViTConfig) else {}
+    documents: dict[str, Any] = {
+        "config.json": {"format": FORMAT, "vitrail": vitrail.__version__, "model": encode(config), **grid}
+    }
+    documents["preprocessing.json"] = encode(card.preprocessing)
+    classes = {"names": card.class_names, "seen": card.seen or None}
+    if known := {word: list(names) for word, names in classes.items() if names is not None}:
+        documents["classes.json"] = known
+    if card.provenance is not None:
+        documents["provenance.json"] = encode(card.provenance)
+    if card.metrics:
+        documents["metrics.json"] = dict(card.metrics)
+    return documents
+
+
+def write_documents(folder: Path, documents: Mapping[str, Any]) -> None:
+    """Write JSON documents by their names."""
+    for name, document in documents.items():
+        write_bytes(folder / name, (json.dumps(document, indent=2) + "\n").encode())
