@@ -73,7 +73,7 @@ def stepper(objective: Objective, asked: argparse.Namespace, device: torch.devic
         inputs = made.inputs(part)
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             outputs = forward(*inputs)
-        made.judge(outputs, part, inputs).losses.mean().backward()
+        made.compute_loss(outputs, part, inputs).losses.mean().backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 

@@ -347,14 +347,14 @@ def signal_at_step(step: int, number: int, times: int = 1, pause: float = 0.0) -
 def _at_step(step: int, do: Callable[[], None]) -> None:
     from vitrail.train import loop
 
-    real = loop.take_step
+    real = loop.train_step
 
-    def take_step(plan: Any, state: Any, batch: Any) -> bool:
+    def train_step(plan: Any, state: Any, batch: Any) -> bool:
         if state.step == step:
             do()
         return real(plan, state, batch)
 
-    loop.take_step = take_step
+    loop.train_step = train_step
 
 
 TRICKS: dict[str, Callable[..., None]] = {

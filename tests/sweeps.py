@@ -57,7 +57,7 @@ class Spy:
 
 def task_for(out: Path, splits: Mapping[str, Source], name: str = "finetune/pets", **changes: object) -> Task:
     """A run of two steps, each of which sees all images."""
-    small = {"steps": 2, "batch": 64, "image_size": (8, 12), "evaluate_every": 9, "save_every": 9, **changes}
+    small = {"steps": 2, "batch_size": 64, "image_size": (8, 12), "evaluate_every": 9, "save_every": 9, **changes}
     training = adjust(recipe(name).training, small)
     return Task(
         command="vitrail", data="noted", splits=splits, model="ViT-Ti/4", training=training, out=out, changes=TINY

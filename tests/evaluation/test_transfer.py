@@ -42,7 +42,7 @@ def titled(title: str, numbers: range) -> Reads:
 
 def test_rates_are_tried_without_what_is_kept_back_and_the_last_runs_see_all(spy: Spy, tmp_path: Path) -> None:
     splits = splits_of(spy.reads)
-    found = transfer(plan_for(tmp_path / "out", splits, 0.03, 0.003, seeds=(2, 5), dev=0.25), quiet)
+    found = transfer(plan_for(tmp_path / "out", splits, 0.03, 0.003, seeds=(2, 5), validation_share=0.25), quiet)
     assert list(spy.tasks) == ["grid/rate-0.003", "grid/rate-0.03", "final/seed-2", "final/seed-5"]
     whole, test = contents(splits["train"]), contents(splits["test"])
     cuts = []
@@ -114,7 +114,7 @@ def test_rates_that_all_diverge_are_an_error(spy: Spy, tmp_path: Path) -> None:
 
 def test_one_rate_needs_no_grid(spy: Spy, tmp_path: Path) -> None:
     spy.answer = answers({}, {0: 0.5})
-    found = transfer(plan_for(tmp_path / "out", splits_of(spy.reads), 0.01, dev=0.0), quiet)
+    found = transfer(plan_for(tmp_path / "out", splits_of(spy.reads), 0.01, validation_share=0.0), quiet)
     assert list(spy.tasks) == ["final/seed-0"]
     assert (found.rate, found.grid, found.dev_images) == (0.01, (), 0)
     assert found.result.spread is None
@@ -183,7 +183,12 @@ def test_a_run_without_test_accuracy_says_what_to_do(spy: Spy, tmp_path: Path) -
         ((0.01, -1.0), (0,), {}, "rates must be positive"),
         ((0.01,), (), {}, "expected one or more seeds"),
         ((0.01,), (3, 3), {}, "seeds, each once"),
-        ((0.01, 0.03), (0,), {"dev": 0.0}, r"2 rates need images to choose by: a val split, or --set dev=0\.1"),
+        (
+            (0.01, 0.03),
+            (0,),
+            {"validation_share": 0.0},
+            r"2 rates need images to choose by: a val split, or",
+        ),
         ((0.01,), (0,), {"patience": 2}, "Leave patience out"),
     ],
 )
@@ -203,5 +208,5 @@ def test_data_without_what_the_protocol_needs_is_refused_before_anything_is_read
         plan_for(tmp_path / "out", splits | {"test": Noted("test", 4, reads, ("ant", "cow"))}, 0.01)
     few: dict[str, Source] = {**splits, "train": Noted("train", 2, reads)}
     with pytest.raises(DataError, match=r"1% of 2 training images is none to choose by\. Keep more back"):
-        transfer(plan_for(tmp_path / "out", few, 0.01, 0.03, dev=0.01), quiet)
+        transfer(plan_for(tmp_path / "out", few, 0.01, 0.03, validation_share=0.01), quiet)
     assert not list(tmp_path.rglob("training.json"))

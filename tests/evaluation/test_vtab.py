@@ -145,9 +145,9 @@ def test_means_are_over_tasks_then_seeds_and_say_what_is_missing(tmp_path: Path)
 
 
 def test_what_is_not_the_papers_is_said(tmp_path: Path) -> None:
-    full = task_for(tmp_path, {}, RECIPE, steps=2500, batch=512, image_size=(384, 384))
+    full = task_for(tmp_path, {}, RECIPE, steps=2500, batch_size=512, image_size=(384, 384))
     assert departures(full.training) == []
-    changes: dict[str, Any] = {"steps": 5, "batch": 512, "image_size": (384, 384)}
+    changes: dict[str, Any] = {"steps": 5, "batch_size": 512, "image_size": (384, 384)}
     other = task_for(tmp_path, {}, RECIPE, seed=3, precision="float32", **changes, **{"optimiser.rate": 0.02})
     assert departures(other.training) == ["optimiser.rate 0.02 instead of 0.01", "steps 5 instead of 2500"]
     (pets,) = measured(["pets"], [[0.5]])

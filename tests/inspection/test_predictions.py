@@ -82,7 +82,7 @@ def test_corrupted_patches_are_shown_as_the_model_gets_them_and_painted_as_it_sa
                 assert painted[:, place // 4, place % 4].tolist() == color
     assert kinds == {MASK, OTHER, KEPT}
     assert (found.right is None) == (target == "pixels")
-    torch.testing.assert_close(found.losses, made.judge(outputs, part, inputs).losses)
+    torch.testing.assert_close(found.losses, made.compute_loss(outputs, part, inputs).losses)
 
 
 @pytest.mark.parametrize("normalized", [True, False])

@@ -84,7 +84,7 @@ def test_a_step_without_labels_needs_what_is_reckoned(
     def once() -> None:
         inputs = made.inputs(part)
         outputs = made.module(*inputs)  # which the loop holds too
-        made.judge(outputs, part, inputs).losses.mean().backward()
+        made.compute_loss(outputs, part, inputs).losses.mean().backward()
 
     once()
     made.module.zero_grad()
@@ -117,7 +117,7 @@ def test_a_decoder_whose_activations_are_made_again_holds_less() -> None:
 
         def once(made: Any = made) -> None:
             inputs = made.inputs(part)
-            made.judge(made.module(*inputs), part, inputs).losses.mean().backward()
+            made.compute_loss(made.module(*inputs), part, inputs).losses.mean().backward()
 
         once()
         peaks.append(peak_bytes(once)[1])

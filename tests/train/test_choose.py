@@ -140,7 +140,7 @@ def test_a_fresh_model_goes_by_the_side_of_the_images(side: int, size: int, patc
 def test_few_images_have_the_light_recipe(count: int, name: str) -> None:
     choice = choose(Many(count, (32, 32)), None, pretrained=False, has_val=False)
     base = recipe(name).training
-    changes = {"dev": 0.1, "batch": choice.training.batch_size, "image_size": (28, 28)}
+    changes = {"validation_share": 0.1, "batch_size": choice.training.batch_size, "image_size": (28, 28)}
     assert choice.training == adjust(base, changes)
     assert choice.reasons[-1].startswith(f"the recipe {name}")
     assert ("RandAugment" in choice.reasons[-1]) == (base.augmentation.randaugment is not None)

@@ -14,7 +14,7 @@ import pytest
 from killed_runs import LIMIT, Runs, arguments, free_port, leftovers, log, make_data, result, steps_of
 from safetensors.numpy import load_file
 
-from vitrail.runtime.group import of_each_rank, of_this_rank
+from vitrail.runtime.group import gather_over_ranks, take_own_rank
 
 # A key's bias has no gradient but rounding, which Adam divides by itself; a larger epsilon leaves it small. The batch
 # does not go into the images, and 8 images at a time do not go into half of it.
@@ -213,5 +213,5 @@ def test_counts_of_each_process_add_up_for_any_number_of_them() -> None:
     import torch
 
     sums = torch.tensor([1.0, 2.0, 3.0])
-    assert of_each_rank(sums).tolist() == [[1.0, 2.0, 3.0]]
-    assert of_this_rank(torch.stack([sums, sums, sums])).tolist() == [3.0, 6.0, 9.0]
+    assert gather_over_ranks(sums).tolist() == [[1.0, 2.0, 3.0]]
+    assert take_own_rank(torch.stack([sums, sums, sums])).tolist() == [3.0, 6.0, 9.0]

@@ -22,7 +22,7 @@ from vitrail.models import Model
 from vitrail.ops.order import Purpose, key, mix
 from vitrail.runtime.group import Group
 from vitrail.train.guard import DivergedError
-from vitrail.train.loop import accumulate, cut, sample_keys, take_part, take_step, train
+from vitrail.train.loop import accumulate, micro_step, sample_keys, split_micro_batches, train, train_step
 from vitrail.train.objective import Classification
 from vitrail.train.optimizer import gradients
 from vitrail.train.prepare import Ready, prepare
@@ -39,8 +39,8 @@ LIVELY: dict[str, Any] = {
     "augmentation": Augmentation(mixup=0.4, cutmix=1.0, mix_block=4, random_erasing=0.3),
     "dropout": 0.2,
     "stochastic_depth": 0.3,
-    "smoothing": 0.1,
-    "average": EMA(decay=0.7),
+    "label_smoothing": 0.1,
+    "ema": EMA(decay=0.7),
 }
 
 
@@ -64,8 +64,14 @@ def images_of(count: int, *spoilt: int) -> Spoilt:
 
 
 def training(**changes: Any) -> Training:
-    usual = {"batch": 12, "image_size": SIZE, "augmentation": STILL, "schedule": Schedule(curve="constant"), "dev": 0.0}
-    given = usual | {"optimiser": SGD(learning_rate=0.1), "limit": 0.5} | changes
+    usual = {
+        "batch_size": 12,
+        "image_size": SIZE,
+        "augmentation": STILL,
+        "schedule": Schedule(curve="constant"),
+        "validation_share": 0.0,
+    }
+    given = usual | {"optimizer": SGD(learning_rate=0.1), "bad_image_limit": 0.5} | changes
     return Training(**({"steps": 9} | given if "epochs" not in given else given))
 
 
@@ -100,7 +106,7 @@ def ready(out: Path, source: Source, **changes: Any) -> Ready:
 def take(made: Ready, steps: int) -> Ready:
     batches = made.plan.feed.stream()
     for _ in range(steps):
-        take_step(made.plan, made.state, next(batches))
+        train_step(made.plan, made.state, next(batches))
     return made
 
 
@@ -150,7 +156,8 @@ def test_a_step_is_a_step_by_hand_over_the_images_that_can_be_read(
 ) -> None:
     source, optimizer = images_of(11, *spoilt), Adam(learning_rate=3e-3, weight_decay=0.2)
     schedule = Schedule(curve="cosine", warmup_steps=0)
-    made = ready(tmp_path, source, optimizer=optimizer, clip=most, smoothing=0.1, schedule=schedule, micro_batch=4)
+    changes = {"clip_norm": most, "label_smoothing": 0.1, "micro_batch": 4}
+    made = ready(tmp_path, source, optimizer=optimizer, schedule=schedule, **changes)
     twin = copy.deepcopy(made.state.model)
     good = [sample for sample in range(11) if sample not in spoilt]
     loss, norm = by_hand(twin, source, good, 3e-3, most)
@@ -170,7 +177,7 @@ def test_a_step_is_a_step_by_hand_over_the_images_that_can_be_read(
 
 def test_the_tally_counts_images_and_those_classified_right(tmp_path: Path) -> None:
     source = images_of(11)
-    made = ready(tmp_path, source, optimizer=SGD(learning_rate=1e-12), batch=4, epochs=2)
+    made = ready(tmp_path, source, optimizer=SGD(learning_rate=1e-12), batch_size=4, epochs=2)
     images, labels = scaled(source, list(range(11)))
     logits = made.state.model(images).detach()
     assert made.plan.steps == 4  # two whole batches an epoch
@@ -186,23 +193,25 @@ def test_an_image_without_a_label_is_never_right() -> None:
     targets = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.2, 0.8, 0.0]])
     nothing = torch.zeros(3, dtype=torch.long)
     part = Batch(torch.zeros(3, 3, 8, 12), nothing, nothing, nothing, nothing[:0], 0, 0, (), targets)
-    judged = Classification(vitrail.create("ViT-Ti/4", image_size=8, classes=3), training()).judge(logits, part, ())
-    assert judged.right.tolist() == [1, 0, 0]
+    judged = Classification(vitrail.create("ViT-Ti/4", image_size=8, classes=3), training()).compute_loss(
+        logits, part, ()
+    )
+    assert judged.correct.tolist() == [1, 0, 0]
     assert judged.losses[1] == 0
     tally = Tally(torch.device("cpu"))
-    tally.add(torch.tensor([0.5, 0.0, 2.0]), judged.right)
-    tally.add(torch.tensor([0.25]), judged.right[:1])
+    tally.add(torch.tensor([0.5, 0.0, 2.0]), judged.correct)
+    tally.add(torch.tensor([0.25]), judged.correct[:1])
     assert tally.sums.tolist() == [2.75, 2, 4]
 
 
 @pytest.mark.parametrize("average", [EMA(decay=0.7), EMA(decay=0.4, ramp=True)])
 def test_the_average_follows_every_update(tmp_path: Path, average: EMA) -> None:
-    made = ready(tmp_path, images_of(24), average=average)
+    made = ready(tmp_path, images_of(24), ema=average)
     batches, expected = made.plan.feed.stream(), None
     for step in range(6):
         before = {name: item.detach().clone() for name, item in made.state.model.named_parameters()}
         expected = before if expected is None else expected
-        take_step(made.plan, made.state, next(batches))
+        train_step(made.plan, made.state, next(batches))
         kept = min(0.4, (1 + step) / (10 + step)) if average.ramp else 0.7
         for name, item in made.state.model.named_parameters():
             expected[name] = kept * expected[name] + (1 - kept) * item.detach()
@@ -212,11 +221,11 @@ def test_the_average_follows_every_update(tmp_path: Path, average: EMA) -> None:
 def test_micro_batches_change_nothing_whatever_is_random(tmp_path: Path) -> None:
     source, outcomes = images_of(24), {}
     for size in (12, 1, 3, 5):
-        made = ready(tmp_path / str(size), source, micro_batch=size, clip=1.0, **LIVELY)
+        made = ready(tmp_path / str(size), source, micro_batch=size, clip_norm=1.0, **LIVELY)
         assert made.plan.micro_batch == size
         outcomes[size] = weights_of(take(made, 3))
     quiet: dict[str, Any] = LIVELY | {"dropout": 0.0, "stochastic_depth": 0.0}
-    still = ready(tmp_path / "still", source, clip=1.0, **quiet)
+    still = ready(tmp_path / "still", source, clip_norm=1.0, **quiet)
     for size in (1, 3, 5):
         assert_close(outcomes[size], outcomes[12])
     others = weights_of(take(still, 3))
@@ -224,11 +233,11 @@ def test_micro_batches_change_nothing_whatever_is_random(tmp_path: Path) -> None
 
 
 def test_every_sample_has_its_own_dropout_in_every_epoch(tmp_path: Path) -> None:
-    made = ready(tmp_path, images_of(12), batch=12)
+    made = ready(tmp_path, images_of(12), batch_size=12)
     first, second = (next(made.plan.feed.epoch(epoch)) for epoch in range(2))
     keys = {sample: key for sample, key in zip(first.samples.tolist(), sample_keys(first, 0).tolist(), strict=True)}
     assert len(set(keys.values())) == 12
-    for part in cut(first, 5, 0):
+    for part in split_micro_batches(first, 5, 0):
         assert sample_keys(part, 0).tolist() == [keys[sample] for sample in part.samples.tolist()]
     later = dict(zip(second.samples.tolist(), sample_keys(second, 0).tolist(), strict=True))
     other = dict(zip(first.samples.tolist(), sample_keys(first, 1).tolist(), strict=True))
@@ -236,7 +245,7 @@ def test_every_sample_has_its_own_dropout_in_every_epoch(tmp_path: Path) -> None
 
 
 def test_dropout_has_keys_of_its_own(tmp_path: Path) -> None:
-    part = next(ready(tmp_path, images_of(12), batch=12).plan.feed.epoch(1))
+    part = next(ready(tmp_path, images_of(12), batch_size=12).plan.feed.epoch(1))
     found = sample_keys(part, 3).astype(np.uint64)
     samples = part.samples.numpy().astype(np.uint64)
     same = [purpose for purpose in Purpose if np.array_equal(mix(samples ^ key(3, 1, purpose)), found)]
@@ -244,27 +253,27 @@ def test_dropout_has_keys_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_batch_is_cut_into_parts_the_last_of_which_may_be_empty(tmp_path: Path) -> None:
-    batch = next(ready(tmp_path, images_of(11), batch=11).plan.feed.stream())
+    batch = next(ready(tmp_path, images_of(11), batch_size=11).plan.feed.stream())
     for size, least, expected in ((4, 0, [4, 4, 3]), (4, 5, [4, 4, 3, 0, 0]), (11, 1, [11]), (20, 0, [11])):
-        parts = list(cut(batch, size, least))
+        parts = list(split_micro_batches(batch, size, least))
         assert [len(part.labels) for part in parts] == expected
         for field in ("images", "labels", "samples", "targets"):
             assert torch.equal(torch.cat([getattr(part, field) for part in parts]), getattr(batch, field))
-    assert [len(part.labels) for part in cut(_none(batch), 4, 0)] == [0]
+    assert [len(part.labels) for part in split_micro_batches(_none(batch), 4, 0)] == [0]
 
 
 def _none(batch: Batch) -> Batch:
-    (part,) = list(cut(batch, len(batch.labels), 2))[1:]
+    (part,) = list(split_micro_batches(batch, len(batch.labels), 2))[1:]
     return part
 
 
 def test_an_empty_share_changes_nothing(tmp_path: Path) -> None:
-    made = ready(tmp_path, images_of(11), batch=11, dropout=0.2)
+    made = ready(tmp_path, images_of(11), batch_size=11, dropout=0.2)
     plan, state = made.plan, made.state
     batch = next(plan.feed.stream())
     alone = accumulate(plan, state, batch, 11, 11)
     expected, tally = [gradient.clone() for gradient in gradients(state.optimizer)], state.tally.sums.clone()
-    assert take_part(plan, state, _none(batch), 1 / 11) == 0
+    assert micro_step(plan, state, _none(batch), 1 / 11) == 0
     assert torch.equal(state.tally.sums, tally)
     for gradient, before in zip(gradients(state.optimizer), expected, strict=True):
         assert torch.equal(gradient, before)
@@ -275,10 +284,10 @@ def test_an_empty_share_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_step_without_a_readable_image_moves_no_weight(tmp_path: Path) -> None:
-    made = ready(tmp_path, images_of(9, 0, 1, 2, 3, 4, 5, 6, 7), batch=1, limit=0.95)
+    made = ready(tmp_path, images_of(9, 0, 1, 2, 3, 4, 5, 6, 7), batch_size=1, bad_image_limit=0.95)
     before = weights_of(made)
     batch = next(batch for batch in made.plan.feed.stream() if not len(batch.labels))
-    take_step(made.plan, made.state, batch)
+    train_step(made.plan, made.state, batch)
     after = weights_of(made)
     assert_same(before, {name: after[name] for name in before})
     assert made.state.tally.sums.tolist() == [0, 0, 0]
@@ -288,7 +297,7 @@ def test_a_step_without_a_readable_image_moves_no_weight(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("where", ["loss", "gradient"])
 def test_numbers_that_are_not_finite_stop_the_run_before_the_update(tmp_path: Path, where: str) -> None:
-    made = take(ready(tmp_path, images_of(24), optimizer=Adam(learning_rate=1e-3), average=EMA(decay=0.5)), 2)
+    made = take(ready(tmp_path, images_of(24), optimizer=Adam(learning_rate=1e-3), ema=EMA(decay=0.5)), 2)
     plan, state = made.plan, made.state
     before, batch = weights_of(made), next(plan.feed.stream(start=2))
     if where == "loss":
@@ -298,7 +307,7 @@ def test_numbers_that_are_not_finite_stop_the_run_before_the_update(tmp_path: Pa
         state.model.head.weight.register_hook(lambda gradient: gradient * float("inf"))
     some = ", ".join(f"{sample} (image {sample})" for sample in batch.samples[:8].tolist())
     with pytest.raises(DivergedError) as caught:
-        take_step(plan, state, batch)
+        train_step(plan, state, batch)
     text = str(caught.value)
     assert text.startswith(f"step 2, samples {some} and others: the loss is ")
     assert ("loss is nan" in text) == (where == "loss")
@@ -327,8 +336,8 @@ def refusing(made: Ready, at: Callable[[int, int], bool]) -> list[int]:
 
 def test_a_micro_batch_that_does_not_fit_is_halved_and_the_result_is_the_same(tmp_path: Path) -> None:
     source = images_of(24)
-    expected = weights_of(take(ready(tmp_path / "one", source, clip=1.0, **LIVELY), 3))
-    made = ready(tmp_path / "two", source, clip=1.0, **LIVELY)
+    expected = weights_of(take(ready(tmp_path / "one", source, clip_norm=1.0, **LIVELY), 3))
+    made = ready(tmp_path / "two", source, clip_norm=1.0, **LIVELY)
     seen = refusing(made, lambda count, images: images > 6 or count == 3)  # the third: gradients are there already
     assert_close(weights_of(take(made, 3)), expected)
     assert seen == [12, 6, 6, *[3] * 12]
@@ -336,7 +345,7 @@ def test_a_micro_batch_that_does_not_fit_is_halved_and_the_result_is_the_same(tm
 
 
 def test_one_image_that_does_not_fit_ends_the_run(tmp_path: Path) -> None:
-    made = ready(tmp_path, images_of(12), batch=5)
+    made = ready(tmp_path, images_of(12), batch_size=5)
     seen = refusing(made, lambda count, images: True)
     with pytest.raises(ConfigError, match=r"1 images at a time do not fit .* Say --set micro_batch="):
         take(made, 1)
@@ -348,8 +357,10 @@ def test_parts_that_are_filled_up_learn_the_same(tmp_path: Path, loss: Any) -> N
     """As where the model is compiled, and images are absent."""
     results = []
     for fills in (False, True):
-        made = ready(tmp_path / str(fills), images_of(13, 2, 5), batch=11, micro_batch=4, loss=loss, limit=0.5)
-        made.plan.fills = fills
+        made = ready(
+            tmp_path / str(fills), images_of(13, 2, 5), batch_size=11, micro_batch=4, loss=loss, bad_image_limit=0.5
+        )
+        made.plan.pad_to_micro_batch = fills
         sizes: list[int] = []
         model = made.state.model
         made.plan.forward = lambda images, model=model, sizes=sizes: (sizes.append(len(images)), model(images))[1]
@@ -423,8 +434,8 @@ def test_fine_tuning_learns_eight_images_by_heart(tmp_path: Path) -> None:
         optimizer=Adam(learning_rate=3e-3),
         schedule=Schedule(curve="cosine", warmup_steps=5),
         steps=60,
-        batch=8,
-        clip=1.0,
+        batch_size=8,
+        clip_norm=1.0,
     )
     asked = task(tmp_path / "run", source, config, val=source, model=str(tmp_path / "pretrained"))
     records: list[Mapping[str, Any]] = []

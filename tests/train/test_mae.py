@@ -110,7 +110,7 @@ def test_the_loss_is_of_the_hidden_pixels_each_patch_by_its_own_scale(*, normali
     part = batch()
     inputs = made.inputs(part)
     outputs = made.module(*inputs)
-    losses, right = made.judge(outputs, part, inputs)
+    losses, right = made.compute_loss(outputs, part, inputs)
     for image in range(4):
         squares = []
         for place, patch in enumerate(inputs[2][image].tolist()):
@@ -126,7 +126,7 @@ def test_gradients_reach_encoder_decoder_and_mask_and_each_sample_hides_its_own(
     made = objective()
     part = batch()
     inputs = made.inputs(part)
-    made.judge(made.module(*inputs), part, inputs).losses.sum().backward()
+    made.compute_loss(made.module(*inputs), part, inputs).losses.sum().backward()
     without = [name for name, parameter in made.module.named_parameters() if parameter.grad is None]
     assert without == ["encoder.head.weight", "encoder.head.bias"]
     assert len({tuple(row) for row in inputs[1].tolist()}) > 1

@@ -53,8 +53,8 @@ def test_micro_batches_and_filling_up_change_nothing(tmp_path: Path) -> None:
     unmixed = {**LIVELY, "augmentation": Augmentation(crop="squash"), "margin": 0.5}
     results = []
     for size, fills in ((12, False), (5, False), (5, True)):
-        made = ready(tmp_path / f"{size}{fills}", images_of(24), micro_batch=size, clip=1.0, **unmixed)
-        made.plan.fills = fills
+        made = ready(tmp_path / f"{size}{fills}", images_of(24), micro_batch=size, clip_norm=1.0, **unmixed)
+        made.plan.pad_to_micro_batch = fills
         results.append(weights_of(take(made, 3)))
     assert_close(results[1], results[0], atol=1e-5)
     assert_close(results[2], results[0], atol=1e-5)

@@ -24,7 +24,7 @@ from vitrail.models.masked import MaskedPatchModel
 from vitrail.ops.masking import KEPT, MASK, OTHER
 from vitrail.ops.order import Purpose, draws
 from vitrail.train.masked import MaskedPatchPrediction, cover, draw_patches
-from vitrail.train.optimizer import Averaged, build_optimizer, trainable_names
+from vitrail.train.optimizer import ModelEMA, build_optimizer, trainable_names
 from vitrail.train.state import State, Tally
 
 
@@ -55,7 +55,7 @@ def test_the_loss_is_of_the_mean_colors_of_corrupted_patches(name: str) -> None:
     part = batch(made)
     inputs = made.inputs(part)
     outputs = made.module(*inputs)
-    losses, right = made.judge(outputs, part, inputs)
+    losses, right = made.compute_loss(outputs, part, inputs)
     side = made.encoder.config.stem.stride
     _, cols = made.encoder.grid_of(part.images)
     patches = inputs[1]
@@ -122,12 +122,12 @@ def test_kept_patches_count_and_uncorrupted_ones_do_not() -> None:
     inputs = made.inputs(part)
     assert (inputs[2] == KEPT).all()
     outputs = made.module(*inputs).detach()
-    before = made.judge(outputs, part, inputs).losses
+    before = made.compute_loss(outputs, part, inputs).losses
     for patch in range(15):
         row, col = patch // 5 * 4, patch % 5 * 4
         images = part.images.clone()
         images[:, :, row : row + 4, col : col + 4] *= -1
-        after = made.judge(outputs, part, (images, *inputs[1:])).losses
+        after = made.compute_loss(outputs, part, (images, *inputs[1:])).losses
         assert (not torch.equal(before, after)) == (patch in inputs[1][0].tolist())
 
 
@@ -138,7 +138,7 @@ def test_gradients_reach_the_mask_only_where_something_is_masked() -> None:
         assert isinstance(module, MaskedPatchModel)
         part = batch(made)
         inputs = made.inputs(part)
-        made.judge(module(*inputs), part, inputs).losses.sum().backward()
+        made.compute_loss(module(*inputs), part, inputs).losses.sum().backward()
         assert module.mask.grad is not None
         assert bool(module.mask.grad.abs().sum() > 0) == reached
         assert made.encoder.head.weight.grad is None if hasattr(made.encoder.head, "weight") else True
@@ -151,7 +151,7 @@ def test_a_hybrid_that_reads_past_the_edge_is_asked_for_what_goes_on_there() -> 
     made = MaskedPatchPrediction(family("hybrid"), MaskedPatches(), seed=3)  # 24 x 41 pixels, 8 a patch
     part = batch(made)
     inputs = made.inputs(part)
-    assert torch.isfinite(made.judge(made.module(*inputs), part, inputs).losses).all()
+    assert torch.isfinite(made.compute_loss(made.module(*inputs), part, inputs).losses).all()
 
 
 def test_small_colors_and_pixels_are_asked_for_patch_by_patch() -> None:
@@ -169,7 +169,7 @@ def test_small_colors_and_pixels_are_asked_for_patch_by_patch() -> None:
             scores = outputs[image, place].detach().unflatten(0, (16, 512))
             wanted = torch.tensor([slow_color(cut[:, k // 4 : k // 4 + 1, k % 4 : k % 4 + 1]) for k in range(16)])
             losses.append(float(F.cross_entropy(scores, wanted)))
-    assert made.judge(outputs, part, inputs).losses.mean().item() == pytest.approx(np.mean(losses), rel=1e-5)
+    assert made.compute_loss(outputs, part, inputs).losses.mean().item() == pytest.approx(np.mean(losses), rel=1e-5)
     made = objective(target="pixels")
     inputs = made.inputs(part)
     outputs = made.module(*inputs)
@@ -177,14 +177,14 @@ def test_small_colors_and_pixels_are_asked_for_patch_by_patch() -> None:
     for place, patch in enumerate(inputs[1][0].tolist()):
         cut = part.images[0, :, patch // 5 * 4 :, patch % 5 * 4 :][:, :4, :4].permute(1, 2, 0).flatten()
         squares.append(float((outputs[0, place].detach() - cut).square().mean()))
-    assert made.judge(outputs, part, inputs).losses[0].item() == pytest.approx(np.mean(squares), rel=1e-5)
+    assert made.compute_loss(outputs, part, inputs).losses[0].item() == pytest.approx(np.mean(squares), rel=1e-5)
 
 
 @pytest.mark.parametrize("average", [None, EMA(decay=0.5)])
 def test_a_saved_state_holds_the_objectives_own_parts(average: EMA | None) -> None:
     def state(made: MaskedPatchPrediction) -> State:
         optimizer = build_optimizer(made.module, recipe("small").training.optimizer, None)
-        averaged = None if average is None else Averaged(made.module)
+        averaged = None if average is None else ModelEMA(made.module)
         return State(
             model=made.encoder,
             module=made.module,

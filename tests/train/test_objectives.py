@@ -36,7 +36,7 @@ def ready(objective: Objective, *, count: int = 10, **changes: Any) -> Ready:
     """A run of a tiny model on noise, not begun."""
     levels = np.random.default_rng(0).integers(0, 256, (count, 8, 8, 3), dtype=np.uint8)
     source = MemorySource(levels, np.arange(count) % 2, ("a", "b"))
-    said: dict[str, Any] = {"steps": 2, "batch": 4, "image_size": (8, 8), "dev": 0.0, **changes}
+    said: dict[str, Any] = {"steps": 2, "batch_size": 4, "image_size": (8, 8), "validation_share": 0.0, **changes}
     training = Training(objective=objective, optimizer=Adam(learning_rate=1e-3), **said)
     model = "ViT-Ti/1" if isinstance(objective, NextPixels) else "ViT-Ti/4"
     task = Task(
@@ -70,12 +70,15 @@ def test_an_evaluation_asks_of_every_image_once_and_always_the_same(word: str) -
         preprocessing = made.state.model.card.preprocessing
         for part in evaluation_feed(source, (8, 8), batch=1, preprocessing=preprocessing).epoch(0):
             inputs = made.plan.objective.inputs(part)
-            losses.append(float(made.plan.objective.judge(made.state.module(*inputs), part, inputs).losses))
+            losses.append(float(made.plan.objective.compute_loss(made.state.module(*inputs), part, inputs).losses))
     assert len(losses) == found["images"] == 10
     assert ("right" in found) == (word != "mae")
     assert found["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
     made.state.step, made.state.epoch = 7, 3
-    made.plan.fills, made.plan.micro_batch = True, 4  # the last part is filled up by images that do not count
+    made.plan.pad_to_micro_batch, made.plan.micro_batch = (
+        True,
+        4,
+    )  # the last part is filled up by images that do not count
     assert measure_objective(made.plan, made.state, source, workers=0) == pytest.approx(dict(found), rel=1e-5)
 
 
@@ -99,16 +102,19 @@ def test_dropout_at_the_input_is_mae_s_too() -> None:
 
 def test_the_tanh_layer_is_left_out_or_refused() -> None:
     for objective in OBJECTIVES.values():
-        assert getattr(ready(objective, hidden=True).state.model, "hidden") is None  # noqa: B009
-    assert getattr(ready(Labels(), hidden=True).state.model, "hidden") is not None  # noqa: B009
+        assert getattr(ready(objective, pre_logits=True).state.model, "hidden") is None  # noqa: B009
+    assert getattr(ready(Labels(), pre_logits=True).state.model, "hidden") is not None  # noqa: B009
 
 
 @pytest.mark.usefixtures("untyped")
 def test_what_is_of_classes_is_refused() -> None:
     wrong: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"smoothing": 0.1}, r"smoothing are of classes, and the objective has none\. Set smoothing=0\.0"),
-        ({"loss": "sigmoid", "margin": None}, r"loss are of classes.* Set loss=softmax"),
-        ({"head_bias": -6.9, "held_out": 0.5}, r"held_out and head_bias are of classes"),
+        (
+            {"label_smoothing": 0.1},
+            r"only labels have label_smoothing.* Set label_smoothing=0\.0",
+        ),
+        ({"loss": "sigmoid", "margin": None}, r"only labels have loss.* Set loss=softmax"),
+        ({"head_bias": -6.9, "held_out": 0.5}, r"only labels have held_out and head_bias"),
     )
     for changes, words in wrong:
         with pytest.raises(ConfigError, match=words):

@@ -13,7 +13,7 @@ from vitrail.config.recipe import EMA, SGD, Adam, Schedule
 from vitrail.errors import ConfigError
 from vitrail.models import Model
 from vitrail.ops.schedules import decay_at, rate_at
-from vitrail.train.optimizer import Averaged, build_optimizer, clip, gradients, moments, set_rate
+from vitrail.train.optimizer import ModelEMA, build_optimizer, clip, gradients, moments, set_rate
 
 STEPS = 40
 BLOCK = ("attention.qkv", "attention.out", "mlp.expand", "mlp.contract")
@@ -160,7 +160,7 @@ def test_clipping_leaves_small_gradients_as_they_are_bit_for_bit() -> None:
 @pytest.mark.parametrize("average", [EMA(decay=0.9), EMA(decay=0.8, ramp=True)])
 def test_the_average_follows_the_weights_step_by_step(average: EMA) -> None:
     model = family("vit", torch.float64)
-    averaged, optimizer = Averaged(model), build_optimizer(model, SGD(learning_rate=0.1), None)
+    averaged, optimizer = ModelEMA(model), build_optimizer(model, SGD(learning_rate=0.1), None)
     expected = weights_of(model)
     for step in range(STEPS):
         give_gradients(model, step)
@@ -174,7 +174,7 @@ def test_the_average_follows_the_weights_step_by_step(average: EMA) -> None:
 
 def test_the_average_goes_into_the_model_and_out_again_bit_for_bit() -> None:
     model = family("vit")
-    averaged = Averaged(model)
+    averaged = ModelEMA(model)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.7)

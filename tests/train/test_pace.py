@@ -17,7 +17,7 @@ from vitrail.train.task import Task
 
 def task(out: Path, **changes: Any) -> Task:
     splits = open_data("sample")
-    training = replace(recipe("small").training, image_size=(8, 8), batch=16, **changes)
+    training = replace(recipe("small").training, image_size=(8, 8), batch_size=16, **changes)
     return Task(
         command="",
         data="sample",

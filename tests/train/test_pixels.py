@@ -80,7 +80,7 @@ def test_the_loss_is_the_mean_over_all_pixels_and_the_first_has_scores_of_its_ow
     part = Batch(torch.rand(3, 3, 4, 5) * 2 - 1, samples, samples, samples, samples[:0], 0, 0, ())
     inputs = made.inputs(part)
     outputs = module(*inputs)
-    losses, right = made.judge(outputs, part, inputs)
+    losses, right = made.compute_loss(outputs, part, inputs)
     for image in range(3):
         expected, hits = [], []
         for place in range(20):

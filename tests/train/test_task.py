@@ -31,10 +31,10 @@ from vitrail.train.task import (
     build_model,
     choose_parts,
     cut_dev,
+    describe_held_out,
     foresee_model,
     keep_classes,
     kept_back,
-    told_of,
     without_held_out,
 )
 
@@ -164,7 +164,7 @@ def test_a_share_of_the_classes_is_kept_out_of_every_split(tmp_path: Path) -> No
     for part in (parts.train, parts.val, parts.test):
         assert len(part) == 16
         assert {names[int(part.name(place).split()[1]) % 6] for place in range(16)} == set(parts.train.class_names)
-    assert told_of(splits, parts) == "2 of 6 classes kept out whole: 16 images of 4 to train on"
+    assert describe_held_out(splits, parts) == "2 of 6 classes kept out whole: 16 images of 4 to train on"
 
 
 def test_a_run_of_before_there_were_margins_goes_on(tmp_path: Path) -> None:

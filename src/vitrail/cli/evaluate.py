@@ -113,7 +113,7 @@ def evaluate(
             work.say(doubt)
         opened = [_open(each, source, labels, mapping, image_size, work) for each in runs]
         first, *others = [_ask(each, source, work) for each in opened]  # after all are known to fit
-        if not work.how.group.leads:
+        if not work.how.group.is_main:
             return
     found = report(first, worst=worst, other=others[0] if others else None)
     setting = {"split": said, "precision": precision, "labels": labels, "mapping": mapping, "image_size": image_size}

@@ -85,7 +85,7 @@ def fewshot(
             views = {"resize": "squash", "crop_share": AUTHORS_SHARE, "interpolation": "bilinear", "antialias": False}
             model.card = replace(model.card, preprocessing=replace(model.card.preprocessing, **views))
         table = few_shot_table(model, sets, work.how, settings, work.tell)
-        if not work.how.group.leads:
+        if not work.how.group.is_main:
             return
     results = results_of(table, run, data, settings)
     document = document_of(

@@ -60,7 +60,7 @@ def measuring(
     keep_memory()
     with joined(device) as group:
         gpu = group.device.type == "cuda"
-        with showing_progress(quiet=quiet or not group.leads) as (tell, advance, say):
+        with showing_progress(quiet=quiet or not group.is_main) as (tell, advance, say):
             how = Pass(
                 group=group,
                 batch=(GPU_BATCH if gpu else CPU_BATCH) if batch is None else whole("batch", batch),

@@ -141,7 +141,7 @@ def train(
 ) -> "Outcome | None":
     """Settle what is open and run it; nothing where another process of the same run speaks."""
     from vitrail.data.open import open_data
-    from vitrail.runtime.group import is_leader
+    from vitrail.runtime.group import is_main_process
     from vitrail.runtime.memory import keep_memory
     from vitrail.train.pace import steps_within
     from vitrail.train.run import run
@@ -157,7 +157,7 @@ def train(
     task = task_of(asked, choice, splits, workers=workers, device=device, tensorboard=tensorboard)
     probing, said = (None, []) if probe is None else open_probe(probe, allow_pipe=allow_pipe)
     keep_memory()
-    with showing(quiet=quiet or not is_leader()) as tell:
+    with showing(quiet=quiet or not is_main_process()) as tell:
         for reason in (*choice.reasons, *said):
             tell({"kind": "note", "text": reason})
         if minutes is not None:
@@ -167,7 +167,7 @@ def train(
             tell({"kind": "note", "text": reason})
         tell({"kind": "note", "text": f"writing to {task.out}"})
         outcome = run(task, tell, probing)
-    return outcome if is_leader() else None
+    return outcome if is_main_process() else None
 
 
 def open_probe(probe: str, *, allow_pipe: bool) -> "tuple[Probe, list[str]]":

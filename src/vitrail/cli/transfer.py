@@ -78,7 +78,7 @@ def transfer(
     from vitrail.data.open import open_data
     from vitrail.evaluation.transfer import Plan
     from vitrail.evaluation.transfer import transfer as carry_out
-    from vitrail.runtime.group import is_leader
+    from vitrail.runtime.group import is_main_process
     from vitrail.runtime.memory import keep_memory
     from vitrail.train.task import name_model
 
@@ -97,11 +97,11 @@ def transfer(
     wanted = wanted or rates_for(model, choice.rates) or (task.training.optimizer.learning_rate,)
     plan = Plan(task=task, rates=wanted, seeds=read_numbers("seeds", seeds, int))
     keep_memory()
-    with going_on(), showing(quiet=quiet or not is_leader()) as tell:
+    with going_on(), showing(quiet=quiet or not is_main_process()) as tell:
         for reason in choice.reasons:
             tell({"kind": "note", "text": reason})
         found = carry_out(plan, tell)
-    if not is_leader():
+    if not is_main_process():
         return
     if as_json:
         typer.echo(json.dumps(found.document, indent=2))

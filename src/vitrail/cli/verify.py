@@ -73,7 +73,7 @@ def verify(
         found = measure_verification(
             model, splits[chosen], work.how, gallery=gallery, far=far, flip=flip, everyone=everyone
         )
-        if not work.how.group.leads:
+        if not work.how.group.is_main:
             return
     made = document(found, run, data, {"split": chosen, "flip": flip})
     if out is not None:

@@ -78,7 +78,7 @@ def vtab(
     from vitrail.evaluation.vtab import RECIPE, Plan, choose_tasks, departures, find_tasks
     from vitrail.evaluation.vtab import vtab as carry_out
     from vitrail.evaluation.vtab_means import vtab_document
-    from vitrail.runtime.group import is_leader
+    from vitrail.runtime.group import is_main_process
     from vitrail.runtime.memory import keep_memory
     from vitrail.train.choose import Choice
     from vitrail.train.task import name_model
@@ -99,14 +99,14 @@ def vtab(
         raise DataError(f"{folder} has none of the {len(wanted)} tasks.\n{where_to_put(place, missing)}")
     plan = Plan(task=task, tasks=found, seeds=read_numbers("seeds", seeds, int), select=select)
     keep_memory()
-    with going_on(), showing(quiet=quiet or not is_leader()) as tell:
+    with going_on(), showing(quiet=quiet or not is_main_process()) as tell:
         if missing:
             text = f"{len(missing)} of {len(wanted)} tasks are not there and left out.\n{where_to_put(place, missing)}"
             tell({"kind": "note", "text": text})
         if odd := departures(task.training):
             tell({"kind": "note", "text": f"not the paper's setting: {'; '.join(odd)}"})
         measured = carry_out(plan, tell)
-    if not is_leader():
+    if not is_main_process():
         return
     document = vtab_document(plan, measured)
     write_document(task.out / (SELECTED if select else DOCUMENT), document)

@@ -136,15 +136,15 @@ def _rows_of_stretch(
     if store is None:
         return compute_rows(model, source, samples, read, how)
     missing, held = samples, None
-    with group.leader_writes() as leads:
+    with group.main_process_only() as leads:
         if leads:
             missing, held = store.take(samples)
-    missing, held = group.from_leader((missing, held))
+    missing, held = group.broadcast((missing, held))
     if not len(missing) and held is not None:
         return held
     fresh = compute_rows(model, source, missing, read, how)
     found = fresh if held is None else join_rows([held, fresh], 0.0)
-    with group.leader_writes() as leads:
+    with group.main_process_only() as leads:
         if leads and len(found.samples):
             store.keep(samples, found)
     return found

@@ -14,7 +14,7 @@ from vitrail.config.codec import encode
 from vitrail.config.recipe import Training
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.files import writing
-from vitrail.runtime.group import Group, choose_device, is_leader
+from vitrail.runtime.group import Group, choose_device, is_main_process
 from vitrail.train.chores import Tell
 from vitrail.train.prepare import compiles
 from vitrail.train.run import run
@@ -43,7 +43,7 @@ def carry_out(task: Task, tell: Tell) -> Score:
     tell({"kind": "end"})
     if not outcome.finished:
         raise KeyboardInterrupt(f"interrupted at step {outcome.step:,} of {outcome.steps:,} in {task.out}, and saved.")
-    if is_leader():
+    if is_main_process():
         shutil.rmtree(task.out / SAVED, ignore_errors=True)
     if outcome.interrupted:  # in its last step, or while it was measured
         raise KeyboardInterrupt(f"interrupted once {task.out} was finished.")
@@ -61,7 +61,7 @@ def carry_out(task: Task, tell: Tell) -> Score:
 
 def leader_first(group: Group, make: Callable[[], Made]) -> Made:
     """Let the leader make something that it keeps in a file, then have every process take it from there."""
-    with group.leader_writes() as leads:
+    with group.main_process_only() as leads:
         if leads:
             make()
     return make()

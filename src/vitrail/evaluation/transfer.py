@@ -46,8 +46,8 @@ class Plan:
         check_classes(splits)
         if len(rates) > 1 and self.task.training.validation_share <= 0 and not splits.keys() & {"val", "dev"}:
             raise ConfigError(
-                f"{len(rates)} rates need images to choose by: a val split, or --set dev=0.1; got dev=0 and no val. "
-                "Or give one rate: --rates 0.01."
+                f"{len(rates)} rates need images to choose by: a val split, or validation_share=0.1; got 0 and no val. "
+                "Or give one rate."
             )
 
 
@@ -111,7 +111,7 @@ def transfer(plan: Plan, tell: Tell) -> Transfer:
             rate = best_of(grid)
         runs = last_runs(plan, rate, tell)
         found = Transfer(plan=plan, rate=rate, grid=grid, dev_images=dev_images, runs=runs)
-        with group.leader_writes() as leads:
+        with group.main_process_only() as leads:
             if leads:
                 write_document(task.out / DOCUMENT, found.document)
     return found

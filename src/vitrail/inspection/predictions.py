@@ -80,7 +80,7 @@ def predict(objective: Predicting, images: Float[Tensor, "B C H W"]) -> Predicti
         part = Batch(images, samples, samples, samples, samples[:0], 0, 0, ())
         inputs = objective.inputs(part)
         outputs = objective.module(*inputs).float()
-        losses, right = objective.judge(outputs, part, inputs)
+        losses, right = objective.compute_loss(outputs, part, inputs)
         match objective:
             case MaskedPatchPrediction():
                 shown, words = _corrupted(objective, outputs, inputs), CORRUPTED[objective.objective.target]

@@ -23,59 +23,59 @@ class Group:
 
     device: torch.device
     rank: int = 0
-    ranks: int = 1
+    world_size: int = 1
     hosts: Any = None  # the group that exchanges what the CPU holds, where the default one is of GPUs
 
     @property
-    def leads(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this process writes and speaks for all."""
         return self.rank == 0
 
-    def rows(self, *numbers: float) -> list[list[float]]:
+    def all_gather_numbers(self, *numbers: float) -> list[list[float]]:
         """Give everybody the numbers of each rank; no GPU is waited for."""
-        if self.ranks == 1:
+        if self.world_size == 1:
             return [list(numbers)]
         own = torch.tensor(numbers, dtype=torch.float64)
-        found = [torch.empty_like(own) for _ in range(self.ranks)]
+        found = [torch.empty_like(own) for _ in range(self.world_size)]
         dist.all_gather(found, own, group=self.hosts)
         return [part.tolist() for part in found]
 
-    def together(self, tensor: Tensor) -> Tensor:
+    def all_reduce_sum(self, tensor: Tensor) -> Tensor:
         """Add a tensor up over all ranks; the given one stays."""
-        if self.ranks > 1:
+        if self.world_size > 1:
             tensor = tensor.clone()
             dist.all_reduce(tensor)
         return tensor
 
-    def gather(self, thing: Any) -> list[Any]:  # noqa: ANN401
+    def all_gather(self, thing: Any) -> list[Any]:  # noqa: ANN401
         """Give everybody what each has, in the order of the ranks."""
-        if self.ranks == 1:
+        if self.world_size == 1:
             return [thing]
-        found: list[Any] = [None] * self.ranks
+        found: list[Any] = [None] * self.world_size
         dist.all_gather_object(found, thing, group=self.hosts)
         return found
 
-    def from_leader(self, thing: Any) -> Any:  # noqa: ANN401
-        """Give everybody what the leader has."""
-        if self.ranks == 1:
+    def broadcast(self, thing: Any) -> Any:  # noqa: ANN401
+        """Give everybody what the main process has."""
+        if self.world_size == 1:
             return thing
         box = [thing]
         dist.broadcast_object_list(box, src=0, group=self.hosts)
         return box[0]
 
     @contextmanager
-    def leader_writes(self) -> Iterator[bool]:
-        """Let the leader alone do something; where it fails, all fail, with its reason."""
+    def main_process_only(self) -> Iterator[bool]:
+        """Let the main process alone do something; where it fails, all fail, with its reason."""
         error: Exception | None = None
         try:
-            yield self.leads
+            yield self.is_main
         except Exception as raised:
             error = raised
-        reason = self.from_leader(None if error is None else str(error))
+        reason = self.broadcast(None if error is None else str(error))
         if error is not None:
             raise error
         if reason is not None:
-            raise ConfigError(f"the leading process failed: {reason}")
+            raise ConfigError(f"the main process failed: {reason}")
 
 
 @contextmanager
@@ -97,13 +97,13 @@ def joined(device: str | torch.device | None) -> Iterator[Group]:
         dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=PATIENCE)
     try:
         hosts = dist.new_group(backend="gloo", timeout=PATIENCE) if place.type == "cuda" else None
-        yield Group(device=place, rank=dist.get_rank(), ranks=dist.get_world_size(), hosts=hosts)
+        yield Group(device=place, rank=dist.get_rank(), world_size=dist.get_world_size(), hosts=hosts)
     finally:
         if begun:
             dist.destroy_process_group()
 
 
-def is_leader() -> bool:
+def is_main_process() -> bool:
     """Tell whether this process writes and speaks for all, also before they join."""
     return int(os.environ.get("RANK", "0")) == 0
 
@@ -126,7 +126,7 @@ def shard(model: nn.Module, parts: Sequence[nn.Module]) -> None:
     fully_shard(model, reshard_after_forward=True)  # else an evaluation, which has no backward pass, leaves it whole
 
 
-def of_each_rank(tensor: Tensor) -> Tensor:
+def gather_over_ranks(tensor: Tensor) -> Tensor:
     """Give every rank's tensor, one below the other; a collective."""
     if not dist.is_initialized():
         return tensor[None]
@@ -135,7 +135,7 @@ def of_each_rank(tensor: Tensor) -> Tensor:
     return torch.stack(found)
 
 
-def of_this_rank(tensors: Tensor) -> Tensor:
+def take_own_rank(tensors: Tensor) -> Tensor:
     """Give this rank's of tensors that add up; where they are those of another number of ranks, the first has all."""
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     if len(tensors) == ranks:
@@ -148,7 +148,7 @@ def gathered(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def placed(whole: Tensor, like: Tensor) -> Tensor:
+def distribute_like(whole: Tensor, like: Tensor) -> Tensor:
     """Share a tensor out as another one is, on its device."""
     whole = whole.to(device=like.device, dtype=like.dtype)
     if isinstance(like, DTensor):

@@ -62,7 +62,7 @@ def compute_rows(model: Model, source: Source, numbers: NDArray[np.int64], read:
     """Send images through, shared by all processes and their cores, and put the rows in order again."""
     shares = [
         share
-        for found in how.group.gather(_share_of_process(model, Subset(source, numbers), read, how))
+        for found in how.group.all_gather(_share_of_process(model, Subset(source, numbers), read, how))
         for share in found
     ]
     some = [share for share in shares if len(share.places)]
@@ -103,8 +103,8 @@ def _share_of_process(model: Model, part: Subset, read: Read, how: Pass) -> list
     Cores that share out batches are a fifth faster than cores that share out every product of matrices.
     """
     cores = torch.get_num_threads() if how.group.device.type == "cpu" and how.workers == 0 else 1
-    lanes = int(min(min(row) for row in how.group.rows(cores)))  # as many in every process, which share them out
-    lanes = min(lanes, max(len(part) // (how.batch * how.group.ranks), 1))
+    lanes = int(min(min(row) for row in how.group.all_gather_numbers(cores)))  # as many in every process
+    lanes = min(lanes, max(len(part) // (how.batch * how.group.world_size), 1))
     advance, stop = _counting(how, len(part)), Event()
     if lanes == 1:
         return [_go_through(model, part, read, how, 0, 1, advance, stop)]
@@ -135,12 +135,12 @@ def _go_through(
     feed = evaluation_feed(
         part,
         model.config.image_size,
-        batch=how.batch * group.ranks * lanes,
+        batch=how.batch * group.world_size * lanes,
         preprocessing=model.card.preprocessing,
         channels=model.config.channels,
         workers=how.workers,
         rank=group.rank * lanes + lane,
-        ranks=group.ranks * lanes,
+        ranks=group.world_size * lanes,
         device=group.device,
     )
     feed.loader.limit = 1.0  # none, of a part: the whole is checked after it, by all processes alike
@@ -172,7 +172,7 @@ def _counting(how: Pass, count: int) -> Callable[[int], None]:
         if how.progress is None:
             return
         with lock:
-            done = min(done + images * how.group.ranks, count)
+            done = min(done + images * how.group.world_size, count)
             how.progress(done, count)
 
     return advance

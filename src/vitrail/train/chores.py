@@ -34,14 +34,14 @@ class Log:
     def begin(self, state: State) -> None:
         """Start the clock; what an earlier run counted is not of its time."""
         self.clock = time.perf_counter()
-        self.before = self.group.together(state.tally.sums).tolist()[2]
+        self.before = self.group.all_reduce_sum(state.tally.sums).tolist()[2]
 
     def __call__(self, state: State, *, ends: bool, interrupted: bool) -> None:
         """Write a line where it is due."""
         if state.step % self.every and not ends:
             return
-        self.guard.settle()
-        loss, correct, images = self.group.together(state.tally.sums).tolist()
+        self.guard.read_verdict()
+        loss, correct, images = self.group.all_reduce_sum(state.tally.sums).tolist()
         state.tally.sums.zero_()
         seconds = max(time.perf_counter() - self.clock, 1e-9)
         self.clock = time.perf_counter()
@@ -58,7 +58,7 @@ class Log:
             "clock": time.time(),
         }
         self.before = 0.0
-        if self.group.leads:
+        if self.group.is_main:
             self.journal.write(record)
         self.tell(record)
 
@@ -95,7 +95,7 @@ class _Measuring:
 
     def measured(self, state: State) -> tuple[dict[str, float], dict[str, float]]:
         """Give the numbers, and the time that they took, which is not the training's."""
-        self.guard.settle()
+        self.guard.read_verdict()
         start = time.perf_counter()
         try:
             with state.to_evaluate():
@@ -107,7 +107,7 @@ class _Measuring:
 
     def note(self, record: Mapping[str, Any]) -> None:
         """Write a record and tell it."""
-        if self.group.leads:
+        if self.group.is_main:
             self.journal.write(record)
         self.tell(record)
 
@@ -168,12 +168,12 @@ class Save:
         best = state.best is not None and state.best.step == state.step
         if state.step % self.every and not (ends or interrupted or best):
             return
-        self.guard.settle()
-        weights, own, others = state.tensors(keeps=self.group.leads)
+        self.guard.read_verdict()
+        weights, own, others = state.tensors(keeps=self.group.is_main)
         path: Path | None = None
-        with self.group.leader_writes() as leads:
+        with self.group.main_process_only() as leads:
             if leads:
-                self.journal.settle()
+                self.journal.fsync()
                 extra = {**self.extra(), "journal": self.journal.size}
                 path = self.checkpoints.write(state, weights, own, others, self.card(state), extra)
         self.tell({"kind": "save", "step": state.step, "path": None if path is None else str(path)})

@@ -35,14 +35,14 @@ class Guard:
                 raise DivergedError(_message(where, float(loss), float(norm)))
             return
         self.bad.copy_(torch.maximum(self.bad, (~fine).float()))
-        self.settle()
+        self.read_verdict()
         verdict = torch.empty(3, pin_memory=True)
         verdict.copy_(torch.stack([self.bad, loss.float(), norm.float()]), non_blocking=True)
         event = torch.cuda.Event()
         event.record()
         self.reading = (verdict, event, where)
 
-    def settle(self) -> None:
+    def read_verdict(self) -> None:
         """Read the verdict on the step before."""
         if self.reading is None:
             return

@@ -39,7 +39,7 @@ class Journal:
                 os.truncate(self.path, size)
         return missing
 
-    def settle(self) -> None:
+    def fsync(self) -> None:
         """Wait until all is on the disk, as a checkpoint is about to count on it."""
         with writing(self.path):
             if self.path.exists():

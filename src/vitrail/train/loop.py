@@ -50,8 +50,8 @@ class Plan:
     guard: Guard
     micro_batch: int
     interrupted: Callable[[], bool]
-    holds_back: Callable[[], AbstractContextManager[object]] = nullcontext  # gradients from the other ranks
-    fills: bool = False  # parts that are smaller than a micro-batch up
+    no_sync: Callable[[], AbstractContextManager[object]] = nullcontext  # gradients from the other ranks
+    pad_to_micro_batch: bool = False  # parts that are smaller than a micro-batch up
 
 
 def train(plan: Plan, state: State, chores: Sequence[Chore]) -> bool:
@@ -59,19 +59,19 @@ def train(plan: Plan, state: State, chores: Sequence[Chore]) -> bool:
     interrupted = False
     with closing(plan.feed.stream(start=state.step)) as batches:
         while not (is_over(plan, state) or interrupted):
-            asked = take_step(plan, state, next(batches))
-            interrupted = asked if plan.group.ranks > 1 else plan.interrupted()
+            asked = train_step(plan, state, next(batches))
+            interrupted = asked if plan.group.world_size > 1 else plan.interrupted()
             for chore in chores:
                 chore(state, ends=is_over(plan, state), interrupted=interrupted)
     return is_over(plan, state)
 
 
-def take_step(plan: Plan, state: State, batch: Batch) -> bool:
+def train_step(plan: Plan, state: State, batch: Batch) -> bool:
     """One update from one global batch, whatever share of it goes through at once; tells whether to end after it."""
     config = plan.config
     rate = rate_at(config.schedule, config.optimizer.learning_rate, state.step, plan.steps)
     shares, skipped, asked = zip(
-        *plan.group.rows(len(batch.labels), len(batch.skipped), plan.interrupted()), strict=True
+        *plan.group.all_gather_numbers(len(batch.labels), len(batch.skipped), plan.interrupted()), strict=True
     )
     if any(skipped):
         note_bad(plan, state, batch)
@@ -80,7 +80,7 @@ def take_step(plan: Plan, state: State, batch: Batch) -> bool:
         return any(asked)
     set_rate(state.optimizer, rate)
     state.module.train()
-    loss = plan.group.together(accumulate(plan, state, batch, int(sum(shares)), int(max(shares))))
+    loss = plan.group.all_reduce_sum(accumulate(plan, state, batch, int(sum(shares)), int(max(shares))))
     norm = clip(gradients(state.optimizer), config.clip_norm)
     plan.guard.look(loss, norm, partial(name_step, plan, state.step, batch.samples))
     state.optimizer.step()
@@ -107,13 +107,13 @@ def accumulate(plan: Plan, state: State, batch: Batch, images: int, most: int) -
     while True:
         tally, total = state.tally.sums.clone(), torch.zeros((), device=plan.group.device)
         try:
-            parts = list(cut(batch, plan.micro_batch, -(-most // plan.micro_batch)))
+            parts = list(split_micro_batches(batch, plan.micro_batch, -(-most // plan.micro_batch)))
             for number, part in enumerate(parts):
-                with nullcontext() if number + 1 == len(parts) else plan.holds_back():
-                    total += take_part(plan, state, part, plan.group.ranks / max(images, 1))
+                with nullcontext() if number + 1 == len(parts) else plan.no_sync():
+                    total += micro_step(plan, state, part, plan.group.world_size / max(images, 1))
             return total
         except torch.OutOfMemoryError as error:
-            if plan.micro_batch == 1 or plan.group.ranks > 1:
+            if plan.micro_batch == 1 or plan.group.world_size > 1:
                 raise ConfigError(
                     f"{plan.micro_batch} images at a time do not fit into the memory of {plan.group.device}. "
                     "Say --set micro_batch=... with fewer, --set model.checkpointing=true, or take a smaller model."
@@ -124,21 +124,21 @@ def accumulate(plan: Plan, state: State, batch: Batch, images: int, most: int) -
         torch.cuda.empty_cache()
 
 
-def take_part(plan: Plan, state: State, part: Batch, scale: float) -> Tensor:
+def micro_step(plan: Plan, state: State, part: Batch, scale: float) -> Tensor:
     """Send some images through, forward and backward; give the sum of their losses as it weighs in the gradient."""
     real = len(part.labels)
     # One at least, as the other ranks may wait for this one's gradients; all, as a compiled model is made for one size.
-    part = fill_up(part, plan.micro_batch if plan.fills else 1)
+    part = pad_batch(part, plan.micro_batch if plan.pad_to_micro_batch else 1)
     assert part.targets is not None
     give_keys(state.model, upload(sample_keys(part, plan.config.seed), part.images.device))
     inputs = plan.objective.inputs(part)
     with plan.autocast(), attention_draws(plan, state, part):
         outputs = plan.forward(*inputs)
-    losses, right = plan.objective.judge(outputs, part, inputs)
+    losses, correct = plan.objective.compute_loss(outputs, part, inputs)
     loss = losses[:real].sum() * scale  # what fills up has none
     loss.backward()
     if real:
-        state.tally.add(losses[:real].detach(), right[:real])
+        state.tally.add(losses[:real].detach(), correct[:real])
     return loss.detach()
 
 
@@ -155,24 +155,24 @@ def attention_draws(plan: Plan, state: State, part: Batch) -> Iterator[None]:
         yield
 
 
-def fill_up(part: Batch, size: int) -> Batch:
+def pad_batch(part: Batch, size: int) -> Batch:
     """Put empty images without labels behind, so that there are so many; they have no loss."""
     assert part.targets is not None
     return part._replace(
-        images=lengthen(part.images, size),
-        labels=lengthen(part.labels, size),
-        samples=lengthen(part.samples, size),
-        targets=lengthen(part.targets, size),
+        images=pad_rows(part.images, size),
+        labels=pad_rows(part.labels, size),
+        samples=pad_rows(part.samples, size),
+        targets=pad_rows(part.targets, size),
     )
 
 
-def lengthen(rows: Tensor, size: int) -> Tensor:
+def pad_rows(rows: Tensor, size: int) -> Tensor:
     """Put rows of zeros behind, so that there are so many at least."""
     missing = size - len(rows)
     return torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]) if missing > 0 else rows
 
 
-def cut(batch: Batch, size: int, least: int) -> Iterator[Batch]:
+def split_micro_batches(batch: Batch, size: int, least: int) -> Iterator[Batch]:
     """Cut a batch into parts; as many on every rank, where the last may be empty."""
     for number in range(max(least, -(-len(batch.labels) // size), 1)):
         some = slice(number * size, (number + 1) * size)
@@ -196,6 +196,6 @@ def is_over(plan: Plan, state: State) -> bool:
 
 def note_bad(plan: Plan, state: State, batch: Batch) -> None:
     """Tell all ranks of images that could not be decoded, so that the limit counts them all."""
-    found = [skip for part in plan.group.gather(batch.skipped) for skip in part]
+    found = [skip for part in plan.group.all_gather(batch.skipped) for skip in part]
     plan.feed.loader.note(tuple(found))
     state.bad = [skip or Skip(sample, "", "") for sample, skip in plan.feed.loader.bad.items()]

@@ -10,8 +10,8 @@ from vitrail.models import Model
 from vitrail.models.mae import MaskedAutoencoderModel
 from vitrail.ops import patchify
 from vitrail.ops.masking import choose_visible, take
-from vitrail.train.masked import draw_patches, judge_pixels
-from vitrail.train.objective import Judged, suitable
+from vitrail.train.masked import draw_patches, pixel_losses
+from vitrail.train.objective import Losses, suitable
 
 EPSILON = 1e-6  # of a patch's variance
 
@@ -30,11 +30,11 @@ class MaskedAutoencoding:
         parted = choose_visible(draw_patches(self.encoder, part, self.seed, 1), self.objective.masked)
         return (part.images, *(upload(places, part.images.device) for places in parted))
 
-    def judge(self, outputs: Tensor, part: Batch, inputs: tuple[Tensor, ...]) -> Judged:
+    def compute_loss(self, outputs: Tensor, part: Batch, inputs: tuple[Tensor, ...]) -> Losses:
         """Compare with the pixels of the hidden patches alone; each image's mean."""
         images, _, hidden = inputs
         wanted = take(patchify(images.float(), self.encoder.config.stem.stride), hidden)
-        return judge_pixels(outputs, standardized(wanted) if self.objective.normalized else wanted)
+        return pixel_losses(outputs, standardized(wanted) if self.objective.normalized else wanted)
 
 
 def standardized(patches: Float[Tensor, "B M P"]) -> Float[Tensor, "B M P"]:

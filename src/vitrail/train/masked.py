@@ -19,7 +19,7 @@ from vitrail.ops import patchify
 from vitrail.ops.colors import COLORS, SMALL, mean_colors, small_colors
 from vitrail.ops.masking import EACH, plan_corruption, take
 from vitrail.ops.order import Purpose, draws
-from vitrail.train.objective import Judged, suitable
+from vitrail.train.objective import Losses, suitable
 
 
 class MaskedPatchPrediction:
@@ -36,7 +36,7 @@ class MaskedPatchPrediction:
         plan = plan_corruption(u, self.objective.corrupted, self.objective.masked, self.objective.replaced)
         return (part.images, *(upload(numbers, part.images.device) for numbers in plan))
 
-    def judge(self, outputs: Tensor, part: Batch, inputs: tuple[Tensor, ...]) -> Judged:
+    def compute_loss(self, outputs: Tensor, part: Batch, inputs: tuple[Tensor, ...]) -> Losses:
         """Compare at the corrupted patches alone, those that were kept as they are too; each image's mean."""
         images, patches, *_ = inputs
         (rows, cols), side = self.encoder.grid_of(images), self.encoder.config.stem.stride
@@ -44,13 +44,13 @@ class MaskedPatchPrediction:
         scaling = self.encoder.card.preprocessing
         match self.objective.target:
             case "mean-color":
-                return judge_classes(outputs, mean_colors(unscale(whole, scaling), side).gather(1, patches))
+                return class_losses(outputs, mean_colors(unscale(whole, scaling), side).gather(1, patches))
             case "small-colors":
                 wanted = small_colors(unscale(whole, scaling), side)  # B N 16
                 chosen = take(wanted, patches).flatten(1)
-                return judge_classes(outputs.unflatten(2, (SMALL * SMALL, COLORS)).flatten(1, 2), chosen)
+                return class_losses(outputs.unflatten(2, (SMALL * SMALL, COLORS)).flatten(1, 2), chosen)
             case "pixels":
-                return judge_pixels(outputs, take(patchify(whole, side), patches))
+                return pixel_losses(outputs, take(patchify(whole, side), patches))
             case _:
                 assert_never(self.objective.target)
 
@@ -67,17 +67,17 @@ def draw_patches(encoder: ViT, part: Batch, seed: int, each: int) -> NDArray[np.
     return draws(part.samples.numpy(), each * rows * cols, seed, part.epoch, Purpose.HIDING)
 
 
-def judge_pixels(values: Float[Tensor, "B M P"], wanted: Float[Tensor, "B M P"]) -> Judged:
+def pixel_losses(values: Float[Tensor, "B M P"], wanted: Float[Tensor, "B M P"]) -> Losses:
     """Give each image's mean square; values are never right or wrong."""
     losses = (values.float() - wanted).square().mean(dim=(1, 2))
-    return Judged(losses, torch.zeros_like(losses))
+    return Losses(losses, torch.zeros_like(losses))
 
 
-def judge_classes(scores: Float[Tensor, "B M K"], wanted: Int64[Tensor, "B M"]) -> Judged:
+def class_losses(scores: Float[Tensor, "B M K"], wanted: Int64[Tensor, "B M"]) -> Losses:
     """Give each image's mean cross-entropy, and the share of classes that are right."""
     losses = F.cross_entropy(scores.float().flatten(0, 1), wanted.flatten(), reduction="none").unflatten(
         0, wanted.shape
     )
     with torch.no_grad():
         right = (scores.argmax(dim=2) == wanted).double().mean(dim=1)
-    return Judged(losses.mean(dim=1), right)
+    return Losses(losses.mean(dim=1), right)

@@ -13,7 +13,7 @@ from vitrail.models import Model, eval_mode
 from vitrail.ops.losses import loss_of
 from vitrail.ops.metrics import ranks_of, within
 from vitrail.runtime.group import Group
-from vitrail.train.loop import Plan, fill_up
+from vitrail.train.loop import Plan, pad_batch
 from vitrail.train.state import State
 
 Count = Callable[[Batch, int], Tensor]  # from a padded batch and its number of real images to sums
@@ -55,11 +55,11 @@ def measure_objective(plan: Plan, state: State, source: Source, *, workers: int)
         inputs = objective.inputs(part)
         with plan.autocast():
             outputs = plan.forward(*inputs)
-        losses, right = objective.judge(outputs, part, inputs)
+        losses, right = objective.compute_loss(outputs, part, inputs)
         summed = [some[:real].sum(dtype=torch.float64) for some in (losses, right)]
         return torch.stack([*summed, torch.zeros_like(summed[0]), torch.full_like(summed[0], real)])
 
-    pad = batch if plan.fills else 1
+    pad = batch if plan.pad_to_micro_batch else 1
     sums, left_out = add_up(count, state.model, source, plan.group, batch=batch, pad=pad, workers=workers, limit=limit)
     loss, right, _, images = sums
     seen = max(images, 1)
@@ -74,12 +74,12 @@ def add_up(
     feed = evaluation_feed(
         source,
         model.config.image_size,
-        batch=batch * group.ranks,
+        batch=batch * group.world_size,
         preprocessing=model.card.preprocessing,
         channels=model.config.channels,
         workers=workers,
         rank=group.rank,
-        ranks=group.ranks,
+        ranks=group.world_size,
         limit=limit,
         device=group.device,
     )
@@ -87,9 +87,9 @@ def add_up(
     with eval_mode(model):  # which is not inference mode, in which no sharded weight can be gathered
         for part in feed.epoch(0):
             sums[4] += len(part.skipped)
-            if len(part.labels) or group.ranks > 1:  # a rank without images runs too: the others may wait for it
-                sums[:4] += count(fill_up(part, pad), len(part.labels))
-    *found, left_out = group.together(sums).tolist()
+            if len(part.labels) or group.world_size > 1:  # a rank without images runs too: the others may wait for it
+                sums[:4] += count(pad_batch(part, pad), len(part.labels))
+    *found, left_out = group.all_reduce_sum(sums).tolist()
     return found, left_out
 
 

@@ -14,11 +14,11 @@ from vitrail.models import Model, ViT
 from vitrail.ops.losses import loss_of, smooth, with_margin
 
 
-class Judged(NamedTuple):
+class Losses(NamedTuple):
     """How good the answers to some images are."""
 
     losses: Float[Tensor, " B"]
-    right: Float[Tensor, " B"]  # share of what was asked that was answered right; no gradient
+    correct: Float[Tensor, " B"]  # share of what was asked that was answered correctly; no gradient
 
 
 @runtime_checkable
@@ -32,7 +32,7 @@ class Objective(Protocol):
         """Give what the module is called with."""
         ...
 
-    def judge(self, outputs: Tensor, part: Batch, inputs: tuple[Tensor, ...]) -> Judged:
+    def compute_loss(self, outputs: Tensor, part: Batch, inputs: tuple[Tensor, ...]) -> Losses:
         """Give every image's loss, and how much of its answer is right."""
         ...
 
@@ -57,7 +57,7 @@ class Classification:
         """The images alone."""
         return (part.images,)
 
-    def judge(self, outputs: Tensor, part: Batch, inputs: tuple[Tensor, ...]) -> Judged:
+    def compute_loss(self, outputs: Tensor, part: Batch, inputs: tuple[Tensor, ...]) -> Losses:
         """Compare with the shares of the classes; what has no label has no loss and is not right."""
         assert part.targets is not None
         config, scale = self.config, self.model.config.cosine_scale
@@ -68,4 +68,4 @@ class Classification:
         with torch.no_grad():
             known = part.targets.amax(dim=1) > 0
             right = known & (outputs.argmax(dim=1) == part.targets.argmax(dim=1))
-        return Judged(losses, right.double())
+        return Losses(losses, right.double())

@@ -90,7 +90,7 @@ def clip(grads: list[Tensor], most: float | None) -> Tensor:
     return norm
 
 
-class Averaged:
+class ModelEMA:
     """A running average of a model's weights (Polyak)."""
 
     def __init__(self, model: nn.Module) -> None:

@@ -16,8 +16,8 @@ from vitrail.models import Model
 from vitrail.models.pixels import NextPixelModel
 from vitrail.ops.palette import make_palette, nearest
 from vitrail.runtime.group import gathered
-from vitrail.train.masked import judge_classes
-from vitrail.train.objective import Judged, suitable
+from vitrail.train.masked import class_losses
+from vitrail.train.objective import Losses, suitable
 
 PIXELS = 1 << 16  # of the training images, that make a palette
 TOGETHER = 64  # images that are read at once for it
@@ -39,9 +39,9 @@ class NextPixelPrediction:
         palette = gathered(self.module.palette.detach())
         return (nearest(pixels.flatten(0, 2), palette).unflatten(0, pixels.shape[:3]),)
 
-    def judge(self, outputs: Tensor, part: Batch, inputs: tuple[Tensor, ...]) -> Judged:
+    def compute_loss(self, outputs: Tensor, part: Batch, inputs: tuple[Tensor, ...]) -> Losses:
         """Compare at every pixel, the first too; each image's mean."""
-        return judge_classes(outputs, inputs[0].flatten(1))
+        return class_losses(outputs, inputs[0].flatten(1))
 
 
 def palette_of(source: Source, model: Model, training: Training) -> Float[Tensor, "K C"]:

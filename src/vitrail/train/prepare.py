@@ -27,7 +27,7 @@ from vitrail.train.mae import MaskedAutoencoding
 from vitrail.train.masked import MaskedPatchPrediction
 from vitrail.train.measure import measure_accuracy, measure_objective
 from vitrail.train.objective import Classification, Objective
-from vitrail.train.optimizer import Averaged, build_optimizer
+from vitrail.train.optimizer import ModelEMA, build_optimizer
 from vitrail.train.pixels import NextPixelPrediction, palette_of
 from vitrail.train.state import State, Tally
 from vitrail.train.task import Parts, Task, build_model, settle
@@ -69,7 +69,7 @@ def prepare(task: Task, parts: Parts, group: Group, tell: Tell, probe: Probe | N
 
     def palette() -> Tensor:
         tell({"kind": "note", "text": "making a palette of the training images"})
-        return group.from_leader(palette_of(parts.train, model, training) if group.leads else None)
+        return group.broadcast(palette_of(parts.train, model, training) if group.is_main else None)
 
     objective = build_objective(model, training, palette)
     forward, hold = wrap(model, objective.module, training, group)
@@ -78,14 +78,14 @@ def prepare(task: Task, parts: Parts, group: Group, tell: Tell, probe: Probe | N
         model=model,
         module=objective.module,
         optimizer=optimizer,
-        average=None if training.ema is None else Averaged(objective.module),
+        average=None if training.ema is None else ModelEMA(objective.module),
         tally=Tally(group.device),
     )
-    guard = Guard(optimizer, group.device, waits=training.parallel == "fsdp" and group.ranks > 1)
+    guard = Guard(optimizer, group.device, waits=training.parallel == "fsdp" and group.world_size > 1)
     autocast = partial(torch.autocast, group.device.type, torch.bfloat16, enabled=precision == "bfloat16")
-    share = -(-min(training.batch_size, feed.loader.order.size or training.batch_size) // group.ranks)
-    micro = min(group.gather(fit_micro_batch(model.config, training, share, group.device, precision)))
-    said.append(f"{precision} on {group.device}" + (f", {group.ranks} processes" if group.ranks > 1 else ""))
+    share = -(-min(training.batch_size, feed.loader.order.size or training.batch_size) // group.world_size)
+    micro = min(group.all_gather(fit_micro_batch(model.config, training, share, group.device, precision)))
+    said.append(f"{precision} on {group.device}" + (f", {group.world_size} processes" if group.world_size > 1 else ""))
     if micro < share:
         said.append(f"{micro} images at a time, {-(-share // micro)} times a step: the batch does not fit at once")
     plan = Plan(
@@ -99,8 +99,8 @@ def prepare(task: Task, parts: Parts, group: Group, tell: Tell, probe: Probe | N
         guard=guard,
         micro_batch=micro,
         interrupted=lambda: False,
-        holds_back=hold,
-        fills=compiles(training, group.device),
+        no_sync=hold,
+        pad_to_micro_batch=compiles(training, group.device),
     )
 
     def at_once() -> int:
@@ -124,7 +124,7 @@ def prepare(task: Task, parts: Parts, group: Group, tell: Tell, probe: Probe | N
         model = state.whole_model()
         return probe(model, group=group, batch=at_once(), workers=task.workers, limit=training.bad_image_limit)
 
-    journal = Journal(task.out, tensorboard=task.tensorboard and group.leads)
+    journal = Journal(task.out, tensorboard=task.tensorboard and group.is_main)
     checkpoints = Checkpoints(task.out, keep=training.keep, objective=training.objective)
     evaluated = None if parts.val is None else partial(evaluate, parts.val)
     probed = None if probe is None else partial(probing, probe)
@@ -162,7 +162,7 @@ def build_chores(
         card_of,
         tell,
         plan.guard,
-        lambda: circumstances(plan),
+        lambda: numeric_environment(plan),
     )
     measuring: list[Chore] = []
     if evaluate is not None:
@@ -172,15 +172,15 @@ def build_chores(
     return (*measuring, log, save)
 
 
-def circumstances(plan: Plan) -> dict[str, Any]:
+def numeric_environment(plan: Plan) -> dict[str, Any]:
     """Give what changes a result in its last digits."""
     return {
         "threads": torch.get_num_threads(),
-        "processes": plan.group.ranks,
+        "processes": plan.group.world_size,
         "images at a time": plan.micro_batch,
         "device": plan.group.device.type,
-        "compiled": plan.fills,
-        "shared out": plan.group.ranks > 1 and plan.config.parallel == "fsdp",
+        "compiled": plan.pad_to_micro_batch,
+        "shared out": plan.group.world_size > 1 and plan.config.parallel == "fsdp",
         "torch": torch.__version__,
     }
 
@@ -203,7 +203,7 @@ def build_feed(task: Task, source: Source, model: Model, group: Group) -> Feed:
         channels=model.config.channels,
         workers=task.workers,
         rank=group.rank,
-        ranks=group.ranks,
+        ranks=group.world_size,
         limit=training.bad_image_limit,
         device=group.device,
         augmenting=training.augment_on,
@@ -240,7 +240,7 @@ def build_objective(model: Model, training: Training, palette: Callable[[], Tens
 def wrap(model: Model, module: nn.Module, training: Training, group: Group) -> tuple[Forward, Autocast]:
     """Give what is trained as it is called, compiled and shared among ranks, and what holds gradients back."""
     compiled = compiles(training, group.device)
-    if group.ranks > 1 and training.parallel == "fsdp":
+    if group.world_size > 1 and training.parallel == "fsdp":
         parts: list[nn.Module] = list(model.blocks) if isinstance(model, ViT) else list(units(model))
         if compiled:
             # Blocks share their code and differ in their rate of stochastic depth; each trains and evaluates.
@@ -250,7 +250,7 @@ def wrap(model: Model, module: nn.Module, training: Training, group: Group) -> t
                 part.compile(dynamic=False)
         shard(module, parts)
         return module, nullcontext
-    if group.ranks > 1:
+    if group.world_size > 1:
         whole = DistributedDataParallel(module, device_ids=[group.device] if group.device.type == "cuda" else None)
         return (torch.compile(whole, dynamic=False) if compiled else whole), whole.no_sync
     return (torch.compile(module, dynamic=False) if compiled else module), nullcontext

@@ -22,7 +22,7 @@ from vitrail.train.checkpoints import check, read_into
 from vitrail.train.chores import Log, Tell, check_finite
 from vitrail.train.interrupt import listening
 from vitrail.train.loop import train
-from vitrail.train.prepare import Probe, Ready, card_of, circumstances, prepare
+from vitrail.train.prepare import Probe, Ready, card_of, numeric_environment, prepare
 from vitrail.train.task import (
     CUT,
     DONE,
@@ -31,8 +31,8 @@ from vitrail.train.task import (
     check_classes,
     choose_parts,
     cut_dev,
+    describe_held_out,
     keep_classes,
-    told_of,
     training_split,
 )
 
@@ -68,7 +68,7 @@ def run(task: Task, tell: Tell, probe: Probe | None = None) -> Outcome:
     start = time.perf_counter()
     with ExitStack() as stack:
         group = stack.enter_context(joined(task.device))
-        with group.leader_writes() as leads:
+        with group.main_process_only() as leads:
             if leads:
                 make_folder(task.out)
                 if not (task.out / DONE).is_file():
@@ -81,24 +81,24 @@ def run(task: Task, tell: Tell, probe: Probe | None = None) -> Outcome:
         splits, cut = keep_classes(task.splits, task.training.held_out), None
         if labels:
             check_classes(splits)
-        with group.leader_writes() as leads:
+        with group.main_process_only() as leads:
             if leads:
                 cut = cut_dev(splits, task.training.validation_share, task.out / CUT, progress=reading(tell))
-        parts = choose_parts(splits, group.from_leader(cut))
+        parts = choose_parts(splits, group.broadcast(cut))
         if task.training.held_out:
-            say(told_of(task.splits, parts))
+            say(describe_held_out(task.splits, parts))
         if labels and len(parts.train.class_names) == 1:
             say("there is one class alone: nothing to learn from it")
         if parts.val is None and task.training.patience is not None:
             raise ConfigError("patience needs images to choose by: a val split, or --set dev=0.1. There are none.")
         if parts.val is None and task.training.validation_share > 0:
             say("there are too few images to keep any back: nothing to choose by")
-        stack.enter_context(exactly(on=task.training.deterministic))
+        stack.enter_context(deterministic_algorithms(on=task.training.deterministic))
         ready = prepare(task, parts, group, tell, probe)
         for text in ready.said:
             say(text)
-        go_on(ready, group, say)
-        with group.leader_writes() as leads:
+        resume(ready, group, say)
+        with group.main_process_only() as leads:
             if leads:
                 write_documents(task.out, {RESOLVED: resolved(ready)})
         plan, state = ready.plan, ready.state
@@ -124,7 +124,7 @@ def run(task: Task, tell: Tell, probe: Probe | None = None) -> Outcome:
 
 
 @contextmanager
-def exactly(*, on: bool) -> Iterator[None]:
+def deterministic_algorithms(*, on: bool) -> Iterator[None]:
     """Make a GPU give the same bits again."""
     if not on:
         yield
@@ -156,7 +156,7 @@ def resolved(ready: Ready) -> dict[str, Any]:
         "training": encode(plan.config),
         "model": encode(ready.state.model.config),
         "preprocessing": encode(ready.state.model.card.preprocessing),
-        **circumstances(plan),
+        **numeric_environment(plan),
     }
 
 
@@ -202,16 +202,16 @@ def lock(file: IO[str]) -> bool:
     return True
 
 
-def go_on(ready: Ready, group: Group, say: Callable[[str], None]) -> None:
+def resume(ready: Ready, group: Group, say: Callable[[str], None]) -> None:
     """Take up the newest whole checkpoint where there is one; else begin, with an empty log."""
     plan, state = ready.plan, ready.state
     path: Path | None = None
-    with group.leader_writes() as leads:
+    with group.main_process_only() as leads:
         if leads:
             path = ready.checkpoints.newest(say)
-    path = group.from_leader(path)
+    path = group.broadcast(path)
     saved = None if path is None else read_into(state, path)
-    with group.leader_writes() as leads:
+    with group.main_process_only() as leads:
         if leads:
             missing = ready.journal.cut(0 if saved is None else saved["journal"], state.step)
             if missing:
@@ -222,9 +222,9 @@ def go_on(ready: Ready, group: Group, say: Callable[[str], None]) -> None:
         return
     plan.feed.loader.note(tuple(state.bad))
     say(f"going on from step {state.step:,} of {plan.steps:,}")
-    if plan.config.micro_batch is None and saved["processes"] == group.ranks:
+    if plan.config.micro_batch is None and saved["processes"] == group.world_size:
         plan.micro_batch = saved["images at a time"]  # whatever is free now
-    now = circumstances(plan)
+    now = numeric_environment(plan)
     if changed := [f"{name} {now[name]}, where it was {saved[name]}" for name in now if saved[name] != now[name]]:
         say(f"{'; '.join(changed)}: the result will be the same to rounding, not to the bit")
 
@@ -242,8 +242,8 @@ def finish(task: Task, ready: Ready, parts: Parts, group: Group, say: Callable[[
             except DataError as error:  # which is no reason to lose the run
                 say(f"the test images were not measured: {error}")
     check_finite(metrics, state.step)
-    weights, own, _ = state.tensors(keeps=group.leads)
-    with group.leader_writes() as leads:
+    weights, own, _ = state.tensors(keeps=group.is_main)
+    with group.main_process_only() as leads:
         if leads:
             with writing(task.out):
                 predictor = ready.checkpoints.predictor(own)
@@ -258,12 +258,12 @@ def finish(task: Task, ready: Ready, parts: Parts, group: Group, say: Callable[[
 def take_best(ready: Ready, step: int, group: Group, say: Callable[[str], None]) -> None:
     """Become the checkpoint that was best, where it is whole."""
     path, reason = ready.checkpoints.at(step), None
-    if group.leads:
+    if group.is_main:
         try:
             check(path)
         except CheckpointError as error:
             reason = str(error)
-    reason = group.from_leader(reason)
+    reason = group.broadcast(reason)
     if reason is None:
         say(f"the best was at step {step:,}: taking it")
         read_into(ready.state, path)

@@ -14,8 +14,8 @@ from vitrail.data.loader import Skip
 from vitrail.errors import CheckpointError
 from vitrail.models import Model
 from vitrail.models.build import skeleton
-from vitrail.runtime.group import gathered, of_each_rank, of_this_rank, placed
-from vitrail.train.optimizer import Averaged, is_objective_parameter, moments, trainable_names
+from vitrail.runtime.group import distribute_like, gather_over_ranks, gathered, take_own_rank
+from vitrail.train.optimizer import ModelEMA, is_objective_parameter, moments, trainable_names
 
 
 class Best(NamedTuple):
@@ -48,7 +48,7 @@ class State:
     model: Model
     module: nn.Module  # what is trained: the model, or the model and what an objective has of its own
     optimizer: Optimizer
-    average: Averaged | None
+    average: ModelEMA | None
     tally: Tally  # since the last line of the log
     step: int = 0
     best: Best | None = None
@@ -101,7 +101,7 @@ class State:
         named = list(trainable_names(self.module))
         raw = whole(named)
         others = whole(moments(self.optimizer, named).items())
-        others["tally"] = of_each_rank(self.tally.sums).cpu()
+        others["tally"] = gather_over_ranks(self.tally.sums).cpu()
         counting = raw
         if self.average is not None:
             counting = whole(self.average.weights.items())
@@ -122,7 +122,7 @@ class State:
     def _restore(
         self, document: Mapping[str, Any], weights: Mapping[str, Tensor], others: Mapping[str, Tensor]
     ) -> None:
-        pairs = [(self.tally.sums, of_this_rank(others["tally"]))]
+        pairs = [(self.tally.sums, take_own_rank(others["tally"]))]
         memories: list[tuple[Tensor, dict[str, Tensor]]] = []
         for name, parameter in trainable_names(self.module):
             counting = others[name] if is_objective_parameter(name) else weights[name]
@@ -140,9 +140,9 @@ class State:
         self.bad = [Skip(**skip) for skip in document["bad"]]
         self.step, self.stale = document["step"], document["stale"]
         for target, value in pairs:
-            target.copy_(placed(value, target))
+            target.copy_(distribute_like(value, target))
         for parameter, found in memories:
-            memory = {word: placed(value, parameter).clone() for word, value in found.items()}
+            memory = {word: distribute_like(value, parameter).clone() for word, value in found.items()}
             if "exp_avg" in memory:
                 memory["step"] = torch.tensor(float(self.step), dtype=torch.float32, device=parameter.device)
             if memory:

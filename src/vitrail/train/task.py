@@ -130,7 +130,7 @@ def keep_classes(splits: Mapping[str, Source], share: float) -> Mapping[str, Sou
     return {name: SomeClasses(source, [*(set(source.class_names) - gone)]) for name, source in splits.items()}
 
 
-def told_of(splits: Mapping[str, Source], parts: Parts) -> str:
+def describe_held_out(splits: Mapping[str, Source], parts: Parts) -> str:
     """Say how many classes are kept out, and what is left."""
     every, left = len(training_split(splits).class_names), len(parts.train.class_names)
     return f"{every - left} of {every} classes kept out whole: {len(parts.train):,} images of {left} to train on"
