@@ -21,7 +21,7 @@ from vitrail.models import create
 from vitrail.runtime.group import Group
 from vitrail.runtime.inference import Pass
 from vitrail.runtime.machine import usual_workers
-from vitrail.studies.speed_of_data import photograph
+from vitrail.verbs.bench import photograph
 
 
 def main() -> None:

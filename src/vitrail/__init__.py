@@ -27,18 +27,26 @@ if TYPE_CHECKING:
     from vitrail.errors import ShapeError as ShapeError
     from vitrail.errors import VitrailError as VitrailError
     from vitrail.models import create as create
+    from vitrail.verbs.bench import bench as bench
+    from vitrail.verbs.data import check_data as check_data
+    from vitrail.verbs.data import pack_data as pack_data
     from vitrail.verbs.inspect import inspect as inspect
+    from vitrail.verbs.plan import plan as plan
 
 __version__ = "0.1.0"
 
 # Where each public name lives. Imported on first use, so that configurations need no torch and `--help` is instant.
 _HOMES = {
+    "bench": "vitrail.verbs.bench",
+    "check_data": "vitrail.verbs.data",
     "convert": "vitrail.checkpoint",
     "create": "vitrail.models",
     "describe": "vitrail.checkpoint",
     "inspect": "vitrail.verbs.inspect",
     "load": "vitrail.checkpoint",
     "names": "vitrail.config",
+    "pack_data": "vitrail.verbs.data",
+    "plan": "vitrail.verbs.plan",
     "save": "vitrail.checkpoint",
     "CheckpointError": "vitrail.errors",
     "ConfigError": "vitrail.errors",
@@ -54,6 +62,8 @@ __all__ = [
     "DataError",
     "ShapeError",
     "VitrailError",
+    "bench",
+    "check_data",
     "convert",
     "create",
     "describe",
@@ -62,6 +72,8 @@ __all__ = [
     "inspection",
     "load",
     "names",
+    "pack_data",
+    "plan",
     "save",
 ]
 

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+import vitrail
 from vitrail.cli import main
 
 
@@ -44,16 +45,16 @@ def test_pixels_as_patches_get_a_warning(capsys: pytest.CaptureFixture[str]) -> 
     [
         (["ViT-B16"], "Did you mean 'ViT-B/16'?"),
         (["ViT-B/16", "ViT-L/16"], "side by side with --compare"),
-        (["ViT-B/16", "--epochs", "7"], "needs both --images and --epochs"),
+        (["ViT-B/16", "--epochs", "7"], "needs both images and epochs"),
         (["ViT-B/16", "--image-size", "big"], "--image-size must be a side or HEIGHTxWIDTH, such as 224"),
         (["ViT-B/16", "--image-size", "225"], "multiples of the patch side 16; got 225x225"),
-        (["ViT-B/16", "--precision", "float8"], "--precision must be one of 'float32', 'bfloat16'"),
-        (["ViT-B/16", "--batch", "0"], "--batch must be a whole number, at least 1; got 0"),
+        (["ViT-B/16", "--precision", "float8"], "precision must be one of 'float32', 'bfloat16'"),
+        (["ViT-B/16", "--batch", "0"], "batch_size must be a whole number, at least 1; got 0"),
         (["ViT-B/16", "--set", "widht=3"], "Did you mean 'width'?"),
-        (["ViT-B/16", "--images", "-5", "--epochs", "1"], "--images must be a whole number, at least 1; got -5"),
-        (["ViT-B/16", "--images", "0.5", "--epochs", "1"], "--images must be a whole number, at least 1; got 0.5"),
-        (["ViT-B/16", "--images", "1e308", "--epochs", "1"], "--images must be a whole number, at least 1 and at most"),
-        (["ViT-B/16", "--images", "1e6", "--epochs", "1e308"], "--epochs must be at most"),
+        (["ViT-B/16", "--images", "-5", "--epochs", "1"], "images must be a whole number, at least 1; got -5"),
+        (["ViT-B/16", "--images", "0.5", "--epochs", "1"], "images must be a whole number, at least 1; got 0.5"),
+        (["ViT-B/16", "--images", "1e308", "--epochs", "1"], "images must be a whole number, at least 1 and at most"),
+        (["ViT-B/16", "--images", "1e6", "--epochs", "1e308"], "epochs must be at most"),
         (["ViT-B/16", "--image-size", "\u00b2"], "--image-size must be a side or HEIGHTxWIDTH"),
         (["ViT-B/16", "--image-size", "64", "--set", "image_size=32"], "given twice"),
     ],
@@ -63,3 +64,12 @@ def test_a_wrong_plan_is_refused(arguments: list[str], message: str, capsys: pyt
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert message in error
+
+
+def test_the_function_gives_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    made = vitrail.plan("ViT-B/16", batch_size=2, image_size=(256, 192), depth=8, images=1.28e6, epochs=90)
+    arguments = ["--batch", "2", "--image-size", "256x192", "--set", "depth=8", "--images", "1.28e6", "--epochs", "90"]
+    assert shown(capsys, "ViT-B/16", *arguments) == f"{made}\n"
+    assert json.loads(shown(capsys, "ViT-B/16", *arguments, "--json")) == made.document()
+    model = vitrail.create("ViT-Ti/16", image_size=32)
+    assert vitrail.plan(model).parameters.total == sum(weight.numel() for weight in model.parameters())

@@ -158,7 +158,7 @@ def test_packing_stops_past_the_limit_of_bad_images(
 
 
 def test_the_bench_prints_ratios(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitrail.studies.speed_of_data.SIZES", {"50x40": (40, 50, 2)})
+    monkeypatch.setattr("vitrail.verbs.bench.SIZES", {"50x40": (40, 50, 2)})
     assert main(["bench", "data", "--json"]) == 0
     speeds = json.loads(capsys.readouterr().out)
     assert speeds[0]["ratio"] == 1.0

@@ -1,14 +1,19 @@
 import json
+from typing import Any
 
 from vitrail.config import decode, parse
 from vitrail.ops.cost.memory import Step
-from vitrail.ops.cost.plan import make_plan
+from vitrail.ops.cost.plan import CostPlan
 
 STEP = Step(kind="train", batch=256, precision="bfloat16")
 
 
+def planned(name: str, **run: Any) -> CostPlan:
+    return CostPlan(name=name, config=parse(name), step=STEP, **run)
+
+
 def test_a_plan_speaks_json_that_says_it_all() -> None:
-    plan = make_plan("ViT-B/16", parse("ViT-B/16"), STEP, images=303_000_000, epochs=7)
+    plan = planned("ViT-B/16", images=303_000_000, epochs=7)
     document = json.loads(json.dumps(plan.document()))
     assert decode(document["config"]) == parse("ViT-B/16")
     assert document["parameters"]["total"] == 86_567_656
@@ -21,15 +26,15 @@ def test_a_plan_speaks_json_that_says_it_all() -> None:
 
 
 def test_a_plan_without_a_run_has_none() -> None:
-    assert make_plan("ViT-B/16", parse("ViT-B/16"), STEP).document()["run"] is None
+    assert planned("ViT-B/16").document()["run"] is None
 
 
 def test_attention_to_every_pixel_is_nearly_all_of_the_work() -> None:
-    patches, pixels = (make_plan(name, parse(name), STEP) for name in ("ViT-B/16", "ViT-B/1"))
+    patches, pixels = (planned(name) for name in ("ViT-B/16", "ViT-B/1"))
     assert patches.pair_share < 0.05
     assert pixels.pair_share > 0.9
     assert pixels.macs.total > 2000 * patches.macs.total
-    axial = make_plan("Axial-ViT-B/16", parse("Axial-ViT-B/16"), STEP)
+    axial = planned("Axial-ViT-B/16")
     pairs = 12 * 2 * (14 + 14) * 196 * 768
     assert abs(axial.pair_share - pairs / axial.macs.backbone) < 1e-12
-    assert make_plan("BiT-R50x1", parse("BiT-R50x1"), STEP).pair_share == 0
+    assert planned("BiT-R50x1").pair_share == 0

@@ -14,8 +14,8 @@ class CostPlan:
     name: str
     config: ModelConfig
     step: Step
-    images: int | None  # of the data set
-    epochs: float | None
+    images: int | None = None  # of the data set
+    epochs: float | None = None
 
     @property
     def parameters(self) -> Parts:
@@ -117,13 +117,6 @@ class CostPlan:
                 ("run", "by Table 6"): f"{exaflops(config, images=self.seen):,.4g}",
             }
         return rows
-
-
-def make_plan(
-    name: str, config: ModelConfig, step: Step, *, images: int | None = None, epochs: float | None = None
-) -> CostPlan:
-    """Plan a model, a step and, where images and epochs are given, a run."""
-    return CostPlan(name=name, config=config, step=step, images=images, epochs=epochs)
 
 
 def gibibytes(size: int) -> str:

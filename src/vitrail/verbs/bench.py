@@ -1,9 +1,10 @@
-"""How fast images become what a model reads, beside the image library by itself: ratios of CPU time in one run."""
+"""`vitrail.bench`: how fast images become what a model reads, beside the image library by itself, in one run."""
 
 import statistics
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +17,10 @@ from vitrail.data.decode import Box, OpenImage, crop_by_library, encode
 from vitrail.data.take import TrainTake
 from vitrail.data.transforms import inception_box, scale
 from vitrail.data.transforms.crop import SLOTS
+from vitrail.errors import ConfigError
 from vitrail.ops.order import Purpose, draws
+from vitrail.runtime.reporter import SILENT, Reporter
+from vitrail.verbs.text import text_table
 
 SIZES = {"500x375": (375, 500, 40), "2000x1500": (1500, 2000, 8)}  # height, width, photographs
 GRAIN = 4.0  # levels: at quality 90 a pixel then takes 2.1 bits, as in the files of cameras
@@ -44,20 +48,44 @@ def photograph(height: int, width: int, seed: int) -> bytes:
     return encode((smooth + noise).clip(0, 255).astype(np.uint8), "JPEG", quality=90)
 
 
-def measure(progress: Callable[[str], None] = lambda line: None) -> list[Speed]:
-    """Decode, crop at random to 224, flip and scale, on one core: ours with each decoder, and the library's bicubic."""
+@dataclass(frozen=True)
+class Bench:
+    """Speeds of the same run; it prints as a table."""
+
+    speeds: tuple[Speed, ...]
+
+    def document(self) -> list[dict[str, Any]]:
+        """Give the speeds as plain values, for JSON."""
+        return [speed._asdict() for speed in self.speeds]
+
+    def __str__(self) -> str:
+        rows = [
+            (name, way, f"{middle:.2f}", f"{low:.2f} to {high:.2f}", f"{ratio:.2f}")
+            for name, way, middle, low, high, ratio in self.speeds
+        ]
+        title = "Decode, random crop to 224, flip and scale: CPU time an image on one core, median of 5"
+        return text_table(("photographs", "way", "ms", "least to most", "ratio"), rows, title=title, numbers=3)
+
+
+def bench(what: str = "data", *, report: Reporter = SILENT) -> Bench:
+    """Measure how fast this machine is; ratios are of CPU time, on one core, medians of five, in one run.
+
+    `data`, which is all there is: decode, crop at random to 224, flip and scale, with each decoder and with Pillow.
+    """
+    if what != "data":
+        raise ConfigError(f"there is a bench of data; got {what!r}.")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return [speed for name in SIZES for speed in _measure(name, progress)]
+        return Bench(tuple(speed for name in SIZES for speed in _measure(name, report)))
     finally:
         torch.set_num_threads(threads)
 
 
-def _measure(name: str, progress: Callable[[str], None]) -> list[Speed]:
+def _measure(name: str, report: Reporter) -> list[Speed]:
     height, width, count = SIZES[name]
-    progress(f"making {count} photographs of {name}")
-    photographs = [photograph(height, width, seed) for seed in range(count)]
+    with report.working(f"making {count} photographs of {name}"):
+        photographs = [photograph(height, width, seed) for seed in range(count)]
     ways: dict[str, Callable[[bytes, int, int], Tensor]] = {"Pillow, bicubic": _by_library, "vitrail": _ours}
     fast = decode._simplejpeg()
     if fast is not None:
@@ -65,12 +93,12 @@ def _measure(name: str, progress: Callable[[str], None]) -> list[Speed]:
     spent: dict[str, list[float]] = {way: [] for way in ways}
     for run in range(REPEATS + 1):
         for way, take in ways.items():
-            progress(f"{name}: {way}, {run} of {REPEATS}")
             decode.use_simplejpeg(allowed=way.endswith("simplejpeg"))
             start = time.process_time()
             for sample, data in enumerate(photographs):
                 take(data, sample, run)
             spent[way].append((time.process_time() - start) * 1000 / count)
+        report.progress(f"decoding photographs of {name}", run, REPEATS)
     decode.use_simplejpeg(allowed=True)
     base = statistics.median(spent["Pillow, bicubic"][1:])
     return [
