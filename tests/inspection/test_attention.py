@@ -17,7 +17,7 @@ from vitrail.inspection.attention import AttentionShape, Weights
 from vitrail.inspection.looking import unwrap
 from vitrail.inspection.maps import QueryMaps, plan_maps, to_levels
 from vitrail.models import ViT, build
-from vitrail.ops import attention
+from vitrail.ops import attention_chunks
 from vitrail.ops.distance import distance_sums, distances_from, patch_places
 from vitrail.ops.rollout import roll_on
 
@@ -119,7 +119,7 @@ def test_parts_give_what_the_whole_gives(name: str, monkeypatch: pytest.MonkeyPa
     model = vit(name)
     images = images_for(model, dtype=torch.float64)
     whole = [inspection.rollout(model, images), inspection.attention_distance(model, images)]
-    monkeypatch.setattr(attention, "CHUNK", 50)  # two queries at a time or so
+    monkeypatch.setattr(attention_chunks, "CHUNK", 50)  # two queries at a time or so
     monkeypatch.setattr("vitrail.inspection.attention.CHUNK", 50)  # and one image
     parts = [inspection.rollout(model, images), inspection.attention_distance(model, images)]
     for one, two in zip(whole, parts, strict=True):
@@ -219,7 +219,7 @@ def test_memory_is_bounded_by_one_matrix_and_not_by_heads() -> None:
     tokens = 32 * 32 + 1
     _, peak = peak_bytes(lambda: inspection.rollout(model, images))
     matrix = 4 * tokens**2
-    assert peak < 5 * matrix + 3 * 4 * attention.CHUNK
+    assert peak < 5 * matrix + 3 * 4 * attention_chunks.CHUNK
     assert peak < 0.75 * 16 * 2 * matrix + 2**28
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from vitrail.errors import ShapeError
 from vitrail.models import ViT, give_keys
-from vitrail.models.dropout import Dropout, SampleRandom, StochasticDepth
+from vitrail.models.encoder import Dropout, SampleRandom, StochasticDepth
 
 KEYS = torch.tensor([-(2**63), 2**63 - 1, 0, 1, 2, 3, -1, 2**32, 5 * 2**32 + 1, 10**15, -(10**15), 77])
 RANDOM: dict[str, Any] = {"dropout": 0.3, "stochastic_depth": 0.4}

@@ -19,10 +19,10 @@ def test_the_first_blocks_read_as_the_whole_does(name: str) -> None:
         grid = model.grid_of(images)
         tokens = model.embed(images)
         for layer in range(count * each):
-            tokens = model.step(tokens, layer, grid)
+            tokens = model.run_block(tokens, layer, grid)
         short = first_blocks(model, count)
         assert not short.training
-        torch.testing.assert_close(short.represent(images), model.read(model.norm(tokens)))
+        torch.testing.assert_close(short.represent(images), model.read_out(model.norm(tokens)))
     assert torch.equal(first_blocks(model, 3)(images), model(images))
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from vitrail.errors import ConfigError, ShapeError
 from vitrail.models import BiT, ViT
-from vitrail.ops import attention
+from vitrail.ops import attention_chunks
 
 VITS = [name for name in FAMILIES if name != "bit"]
 PRE_NORM = [name for name in VITS if name not in ("vit-original", "axial", "vit-relative")]
@@ -79,7 +79,7 @@ def test_attention_maps_are_what_the_forward_pass_uses(name: str) -> None:
 
 
 def test_attention_maps_hold_little_more_than_they_return(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "CHUNK", 1 << 16)
+    monkeypatch.setattr(attention_chunks, "CHUNK", 1 << 16)
     model = vit("vit", torch.float32, depth=3)
     images = torch.rand(1, 3, 128, 128)
     (weights,), peak = peak_bytes(lambda: model.attention_maps(images, layers=[1]))

@@ -5,6 +5,7 @@ import torch
 from families import FAMILIES, RELEASED, family, images_for
 
 import vitrail
+from vitrail.config import Card, Preprocessing
 from vitrail.errors import ConfigError, ShapeError
 from vitrail.models import ViT
 from vitrail.ops import resample_positions
@@ -63,8 +64,13 @@ def test_bad_images_are_refused_before_any_compute(untyped: None, shape: tuple[i
 @pytest.mark.parametrize("name", FAMILIES)
 def test_bytes_and_wrong_channels_are_refused_by_every_family(untyped: None, name: str) -> None:
     model = family(name)
-    with pytest.raises(ShapeError, match=r"float in \[-1, 1\]; got torch.uint8\. Scale bytes first: x / 127.5 - 1"):
-        model((images_for(model) * 127).to(torch.uint8))
+    pixels = (images_for(model) * 127).to(torch.uint8)
+    said = r"float; got torch.uint8\. Take model\.preprocess\(image\); of bytes, it gives \(x / 255 - "
+    with pytest.raises(ShapeError, match=said + r"0\.5\) / 0\.5, by channel"):
+        model(pixels)
+    model.card = Card(preprocessing=Preprocessing(mean=(0.485, 0.456, 0.406), deviation=(0.229, 0.224, 0.225)))
+    with pytest.raises(ShapeError, match=said + r"\(0\.485, 0\.456, 0\.406\)\) / \(0\.229, 0\.224, 0\.225\), by"):
+        model(pixels)
     with pytest.raises(ShapeError, match="must have 3 channels"):
         model(images_for(model)[:, :2])
 

@@ -14,7 +14,7 @@ from vitrail.config import PatchStem, Positions, ViTConfig
 from vitrail.config.fields import KINDS
 from vitrail.errors import ConfigError, ShapeError
 from vitrail.models import ViT, build
-from vitrail.ops import CHUNK, attend, attention, from_lines, patchify, to_lines
+from vitrail.ops import CHUNK, attend, attention_chunks, from_lines, patchify, to_lines
 
 ADDED = ["learned", "learned-2d", "sinusoidal", "sinusoidal-2d"]
 PLACES = ["stem", "layers", "shared"]
@@ -182,12 +182,12 @@ def test_axial_attention_maps_are_zero_outside_the_row_or_the_column() -> None:
         assert parts[0].untyped_storage().nbytes() == parts[0].numel() * 8
 
 
-@pytest.mark.parametrize("reach", ["all", "row", "column"])
-def test_lines_come_together_again(reach: Any) -> None:
+@pytest.mark.parametrize("axis", ["row", "column"])
+def test_lines_come_together_again(axis: Any) -> None:
     tokens = torch.randn(2, 15, 7)
-    lines = to_lines(tokens, (3, 5), reach)
-    assert torch.equal(from_lines(lines, (3, 5), reach), tokens)
-    if reach == "column":
+    lines = to_lines(tokens, (3, 5), axis)
+    assert torch.equal(from_lines(lines, (3, 5), axis), tokens)
+    if axis == "column":
         assert torch.equal(lines[1], tokens[0, 1::5])
     with pytest.raises(ShapeError, match="give the grid"):
         to_lines(tokens, None, "row")
@@ -214,7 +214,7 @@ def test_long_sequences_never_form_the_whole_matrix(monkeypatch: pytest.MonkeyPa
     """16,384 tokens of two heads: the matrix alone would be 2 GiB; attention holds a few of its inputs' sizes."""
     query, key, value = torch.randn(3, 1, 2, 16_384, 8)
     relative = torch.randn(2 * 16_384 - 1, 2, 8)
-    monkeypatch.setattr(attention, "CHUNK", CHUNK // 4)
+    monkeypatch.setattr(attention_chunks, "CHUNK", CHUNK // 4)
     for keys, limit in ((None, 32 * 2**20), (relative, 200 * 2**20)):
         with torch.inference_mode():
             mixed, peak = peak_bytes(lambda keys=keys: attend(query, key, value, dropout=0.0, relative=keys))

@@ -3,14 +3,14 @@ import functools
 import pytest
 import torch
 
-from vitrail.ops import attend, attention, attention_weights
+from vitrail.ops import attend, attention_chunks, attention_weights
 
 
 @pytest.mark.parametrize("chunk", [1, 2 * 3 * 7 * 2, 1 << 24])
 def test_weights_are_the_softmax_of_scaled_products_whatever_the_chunk(
     chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "CHUNK", chunk)
+    monkeypatch.setattr(attention_chunks, "CHUNK", chunk)
     query, key = torch.randn(2, 3, 5, 8, dtype=torch.float64), torch.randn(2, 3, 7, 8, dtype=torch.float64)
     weights = attention_weights(query, key)
     for image in range(2):
@@ -22,7 +22,7 @@ def test_weights_are_the_softmax_of_scaled_products_whatever_the_chunk(
 
 
 def test_a_chunk_is_small() -> None:
-    assert attention.CHUNK * 4 == 64 * 2**20
+    assert attention_chunks.CHUNK * 4 == 64 * 2**20
 
 
 def test_half_precision_is_weighed_in_float32() -> None:
@@ -52,7 +52,7 @@ def test_chunks_give_the_same_gradients_and_keep_no_matrix(relative: bool, monke
     leaves = [tensor for tensor in (query, key, value, offsets) if tensor is not None]
     results = []
     for chunk in (1 << 24, 1 << 11):
-        monkeypatch.setattr(attention, "CHUNK", chunk)
+        monkeypatch.setattr(attention_chunks, "CHUNK", chunk)
         for leaf in leaves:
             leaf.requires_grad_().grad = None
         torch.manual_seed(3)
@@ -69,7 +69,7 @@ def test_chunks_give_the_same_gradients_and_keep_no_matrix(relative: bool, monke
 
 
 def test_dropout_on_the_cpu_drops_weights_and_keeps_the_expectation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "CHUNK", 1 << 11)
+    monkeypatch.setattr(attention_chunks, "CHUNK", 1 << 11)
     query, key = torch.randn(2, 4, 2, 64, 8).unbind(0)
     value = torch.ones(4, 2, 64, 8)
     mixed = attend(query, key, value, dropout=0.5, relative=None)

@@ -18,7 +18,7 @@ from vitrail.config.recipe import Adam, Training
 from vitrail.data.feed import evaluation_feed
 from vitrail.data.sources.memory import MemorySource
 from vitrail.errors import ConfigError
-from vitrail.models.dropout import SampleRandom
+from vitrail.models.encoder import SampleRandom
 from vitrail.runtime.group import Group
 from vitrail.train.measure import measure_objective
 from vitrail.train.prepare import Ready, prepare

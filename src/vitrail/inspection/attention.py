@@ -76,7 +76,7 @@ def observe(
     """
     tokens, grid = model.embed(images), model.grid_of(images)
     for layer, block in enumerate(model.blocks):
-        tokens, keys = model.enter(tokens, layer, grid)
+        tokens, keys = model.block_input(tokens, layer, grid)
         for first, weights in block.attention.weights_in_parts(block.attention_input(tokens), grid, keys):
             some = Weights(weights)
             for observer in observers:

@@ -136,7 +136,7 @@ def _answers(model: Model, images: Tensor) -> _Answers:
     for some in in_parts(to_model(model, images)):
         if isinstance(model, ViT):
             tokens = model.tokens(some)
-            representation = model.read(tokens)
+            representation = model.read_out(tokens)
             patches = tokens[:, model.config.class_tokens :]
             maps = patches.transpose(1, 2).unflatten(2, model.grid_of(some))
         else:

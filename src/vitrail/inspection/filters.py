@@ -9,7 +9,7 @@ from vitrail.config.check import whole
 from vitrail.inspection.looking import unwrap
 from vitrail.models import BiT, ViT, eval_mode
 from vitrail.models.resnet import SameConv
-from vitrail.models.tokens import PatchEmbedding
+from vitrail.models.vit import PatchEmbedding
 from vitrail.ops import standardize_by_variance, unpatchify
 from vitrail.ops.components import principal_components
 

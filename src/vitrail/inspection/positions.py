@@ -19,7 +19,8 @@ from vitrail.config.check import as_size, whole
 from vitrail.errors import ConfigError
 from vitrail.inspection.looking import with_attention
 from vitrail.models import eval_mode
-from vitrail.models.positions import AddedPositions, Learned2D, Relative
+from vitrail.models.position_kinds import Learned2D, Relative
+from vitrail.models.positions import AddedPositions
 from vitrail.ops.similarity import cosines
 
 Kind = Literal["none", "learned", "learned-2d", "relative", "fixed"]

@@ -173,7 +173,7 @@ def look(
         far.append(scaled.mean().cpu())
         if maps:
             kept.extend(queries.each())
-        logits.append(model.head(model.read(tokens)).float().cpu())
+        logits.append(model.head(model.read_out(tokens)).float().cpu())
         done += more
     attention = Attention(
         rollout=torch.cat(rolled),

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from vitrail.config import BiTConfig
 from vitrail.config.model import NORM_GROUPS
 from vitrail.models.base import Model, build_head
+from vitrail.models.encoder import maybe_checkpoint
 from vitrail.models.inputs import check_images, pick_layers
-from vitrail.models.recompute import run
 from vitrail.models.resnet import Stages, plan_stages
 from vitrail.ops import standardize_by_variance
 
@@ -85,14 +85,14 @@ class BiT(Model):
     def feature_map(self, images: Tensor, layers: Sequence[int]) -> list[Tensor]: ...
     def feature_map(self, images: Float[Tensor, "B C H W"], layers: int | Sequence[int] = -1) -> Tensor | list[Tensor]:
         """Feature maps, B D rows cols, after one stage or several; after the last with norm and activation."""
-        check_images(images, self.config.channels, self.root.weight)
+        check_images(images, self.config.channels, self.root.weight, self.card.preprocessing)
         wanted = pick_layers(layers, len(self.stages))
         maps: dict[int, Tensor] = {}
         # The authors pad the max-pool with zeros, not with minus infinity.
         features = F.max_pool2d(F.pad(self.root(images), (1, 1, 1, 1)), 3, 2)
         for index in range(max(wanted) + 1):
             for unit in self.stages[index]:
-                features = run(unit, features, checkpointing=self.config.checkpointing)
+                features = maybe_checkpoint(unit, features, checkpointing=self.config.checkpointing)
             if index in wanted:
                 maps[index] = F.relu(self.norm(features)) if index == len(self.stages) - 1 else features
         return [maps[index] for index in wanted] if isinstance(layers, Iterable) else maps[wanted[0]]

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from vitrail.config import Preprocessing
 from vitrail.errors import ShapeError
 
 
-def check_images(images: Tensor, channels: int, like: Tensor) -> None:
+def check_images(images: Tensor, channels: int, like: Tensor, preprocessing: Preprocessing) -> None:
     """Refuse anything but float images, B C H W, of this many channels, where and as the weights are."""
     if not isinstance(images, Tensor):
         raise ShapeError(
@@ -31,7 +32,7 @@ def check_images(images: Tensor, channels: int, like: Tensor) -> None:
     if images.shape[2] < 1 or images.shape[3] < 1:
         raise ShapeError(f"images must have pixels; got {_sides(images)}.")
     if not images.is_floating_point():
-        raise ShapeError(f"images must be float in [-1, 1]; got {images.dtype}. Scale bytes first: x / 127.5 - 1.")
+        raise ShapeError(f"images must be float; got {images.dtype}. {_advice(preprocessing)}")
     if images.device != like.device:
         raise ShapeError(
             f"images must be on the model's device {like.device}; got {images.device}. Move them: images.to(...)."
@@ -68,6 +69,15 @@ def pick_layers(layers: int | Sequence[int], depth: int) -> list[int]:
             raise ShapeError(f"layers must be from 0 to {depth - 1} (or -{depth} to -1); got {layer!r}.")
         picked.append(number % depth)
     return picked
+
+
+def _advice(preprocessing: Preprocessing) -> str:
+    """Say how pixels become what the model reads."""
+    mean, deviation = (
+        f"{values[0]:g}" if len(values) == 1 else f"({', '.join(f'{value:g}' for value in values)})"
+        for values in (preprocessing.mean, preprocessing.deviation)
+    )
+    return f"Take model.preprocess(image); of bytes, it gives (x / 255 - {mean}) / {deviation}, by channel."
 
 
 def _sides(images: Tensor) -> str:

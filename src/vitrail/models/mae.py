@@ -6,12 +6,10 @@ from torch import Tensor, nn
 
 from vitrail.config import Grid, Sinusoidal2DPositions, ViTConfig
 from vitrail.config.objective import STEP, MaskedAutoencoder
-from vitrail.models.encoder import Block, Blocks
+from vitrail.models.encoder import Block, Blocks, maybe_checkpoint
 from vitrail.models.initialize import OBJECTIVE, draw
-from vitrail.models.positions import TokenPositions, build_positions
-from vitrail.models.recompute import run
-from vitrail.models.tokens import PatchEmbedding
-from vitrail.models.vit import ViT
+from vitrail.models.position_kinds import build_positions
+from vitrail.models.vit import PatchEmbedding, ViT
 from vitrail.ops import patchify
 from vitrail.ops.masking import take
 
@@ -55,9 +53,9 @@ class MaskedAutoencoderModel(nn.Module):
         """
         known = self.projection(seen)
         tokens = torch.cat([known, self.mask.to(known.dtype).expand(*hidden.shape, -1)], dim=1)  # B T W
-        tokens = tokens + vectors_of(self.positions, 0, torch.cat([visible, hidden], dim=1), grid, tokens)
+        tokens = self.positions.add(tokens, 0, grid, torch.cat([visible, hidden], dim=1))
         for block in self.blocks:
-            tokens = run(block, tokens, checkpointing=self.checkpointing)
+            tokens = maybe_checkpoint(block, tokens, checkpointing=self.checkpointing)
         return self.predictor(self.norm(tokens[:, -hidden.shape[1] :]))
 
 
@@ -65,26 +63,10 @@ def encode_visible(
     encoder: ViT, images: Float[Tensor, "B C H W"], visible: Int64[Tensor, "B V"], grid: Grid
 ) -> Float[Tensor, "B S D"]:
     """Encode these patches as if there were no others: each with its own position, the class token before them."""
-    config, embedding = encoder.config, encoder.embedding
+    embedding = encoder.embedding
     assert isinstance(embedding, PatchEmbedding)
-    tokens = embedding.projection(take(patchify(images, embedding.patch), visible))  # B V D
-    if encoder.class_token is not None:
-        tokens = torch.cat([encoder.class_token.to(tokens.dtype).expand(len(tokens), 1, -1), tokens], dim=1)
-    for layer, block in enumerate(encoder.blocks):
-        if encoder.positions.table_of(layer) is not None:
-            tokens = tokens + vectors_of(encoder.positions, layer, visible, grid, tokens)
-        tokens = run(block, encoder.dropout(tokens) if layer == 0 else tokens, checkpointing=config.checkpointing)
-    return encoder.norm(tokens)
-
-
-def vectors_of(
-    positions: TokenPositions, layer: int, patches: Int64[Tensor, "B V"], grid: Grid, like: Float[Tensor, "B S D"]
-) -> Float[Tensor, "B S D"]:
-    """Give what a layer adds to the class token and to these patches."""
-    leading = positions.leading
-    nothing = like.new_zeros(1, leading + grid[0] * grid[1], like.shape[2])
-    every = positions.add(nothing, layer, grid)  # 1 T D
-    return torch.cat([every[:, :leading].expand(len(like), -1, -1), every[0, leading:][patches]], dim=1)
+    patches = embedding.projection(take(patchify(images, embedding.patch), visible))  # B V D
+    return encoder.encode(encoder.add_positions(patches, grid, visible), grid, visible)
 
 
 def decoder_config(config: ViTConfig, objective: MaskedAutoencoder) -> ViTConfig:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from vitrail.config import HybridStem, ViTConfig
 from vitrail.config.model import NORM_GROUPS
-from vitrail.models.recompute import run
+from vitrail.models.encoder import maybe_checkpoint
 from vitrail.ops import convolve_same, max_pool_same, standardize_by_deviation, standardize_by_variance
 
 
@@ -92,5 +92,21 @@ class HybridResNet(nn.Module):
         features = max_pool_same(F.relu(self.root_norm(self.root(images))), 3, 2)
         for stage in self.stages:
             for unit in stage:
-                features = run(unit, features, checkpointing=self.checkpointing)
+                features = maybe_checkpoint(unit, features, checkpointing=self.checkpointing)
         return features
+
+
+class HybridEmbedding(nn.Module):
+    """The patch embedding of a ResNet's feature map; what is left over beside whole patches is not read."""
+
+    def __init__(self, stem: HybridStem, config: ViTConfig, patches: nn.Module) -> None:
+        super().__init__()
+        self.stem = stem
+        self.resnet = HybridResNet(stem, config)
+        self.patches = patches
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
+        """Convolve, cut and project."""
+        rows, cols = self.stem.grid(*images.shape[2:])
+        features = self.resnet(images)[:, :, : rows * self.stem.patch, : cols * self.stem.patch]
+        return self.patches(features)

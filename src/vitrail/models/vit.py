@@ -4,17 +4,41 @@ from collections.abc import Iterable, Sequence
 from typing import assert_never, overload
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from vitrail.config import Grid, ViTConfig
+from vitrail.config import Grid, HybridStem, PatchStem, ViTConfig
+from vitrail.models.axial import AxialBlock
 from vitrail.models.base import Model, build_head
-from vitrail.models.dropout import Dropout
-from vitrail.models.encoder import Block, Blocks
+from vitrail.models.encoder import Block, Blocks, Dropout, maybe_checkpoint
 from vitrail.models.inputs import check_images, check_slice, pick_layers
-from vitrail.models.positions import build_positions
-from vitrail.models.recompute import run
-from vitrail.models.tokens import build_embedding
+from vitrail.models.position_kinds import build_positions
+from vitrail.models.resnet import HybridEmbedding
+from vitrail.ops import patchify
+
+
+class PatchEmbedding(nn.Module):
+    """A linear projection E of every flat patch; equal to a convolution of stride P."""
+
+    def __init__(self, patch: int, channels: int, width: int) -> None:
+        super().__init__()
+        self.patch = patch
+        self.projection = nn.Linear(patch * patch * channels, width)
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
+        """Cut and project."""
+        return self.projection(patchify(images, self.patch))
+
+
+def build_embedding(config: ViTConfig) -> PatchEmbedding | HybridEmbedding:
+    """Make the stem that the configuration names."""
+    match config.stem:
+        case PatchStem(patch=patch):
+            return PatchEmbedding(patch, config.channels, config.width)
+        case HybridStem() as stem:
+            return HybridEmbedding(stem, config, PatchEmbedding(stem.patch, stem.channels, config.width))
+        case _:
+            assert_never(config.stem)
 
 
 class ViT(Model):
@@ -27,7 +51,8 @@ class ViT(Model):
         self.class_token = nn.Parameter(torch.empty(config.width)) if config.class_tokens else None
         self.positions = build_positions(config)
         self.dropout = Dropout(config.dropout)
-        self.blocks = Blocks(Block(config, layer) for layer in range(config.layers))
+        block = AxialBlock if config.attention == "axial" else Block
+        self.blocks = Blocks(block(config, layer) for layer in range(config.layers))
         self.norm = nn.LayerNorm(config.width, eps=config.epsilon) if config.norm == "pre" else nn.Identity()
         hidden = config.pre_logits
         self.hidden = nn.Linear(config.width, hidden) if hidden else None
@@ -46,7 +71,7 @@ class ViT(Model):
         """What the linear classifier reads: eq. 4, and the tanh layer where there is one."""
         tokens = self.embed(images)  # eq. 1
         tokens = self.encode(tokens, self.grid_of(images))  # eqs. 2-3
-        return self.read(tokens)  # eq. 4
+        return self.read_out(tokens)  # eq. 4
 
     def tokens(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B T D"]:
         """Every token after the last block and the final norm; the class token first where there is one."""
@@ -54,42 +79,54 @@ class ViT(Model):
 
     def embed(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B T D"]:
         """Patches to tokens, class token, positions (eq. 1)."""
-        return self.place(self.embed_patches(images), self.grid_of(images))
+        return self.add_positions(self.embed_patches(images), self.grid_of(images))
 
     def embed_patches(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
         """Every patch's embedding alone: x_p E of eq. 1."""
-        check_images(images, self.config.channels, self.blocks[0].attention.out.weight)
+        check_images(images, self.config.channels, self.blocks[0].attention.out.weight, self.card.preprocessing)
         self.grid_of(images)  # refuses sides that patches do not fill
         return self.embedding(images)
 
-    def place(self, patches: Float[Tensor, "B N D"], grid: Grid) -> Float[Tensor, "B T D"]:
-        """Put the class token before the patches, and add positions: the rest of eq. 1."""
+    def add_positions(
+        self, patches: Float[Tensor, "B N D"], grid: Grid, visible: Int64[Tensor, "B N"] | None = None
+    ) -> Float[Tensor, "B T D"]:
+        """Put the class token before the patches, and add positions: the rest of eq. 1.
+
+        `visible` numbers the patches of the grid that are given, where some are hidden.
+        """
         tokens = patches
         if self.class_token is not None:
             tokens = torch.cat([self.class_token.expand(tokens.shape[0], 1, -1), tokens], dim=1)  # B T D
-        return self.dropout(self.positions.add(tokens, 0, grid))
+        return self.dropout(self.positions.add(tokens, 0, grid, visible))
 
-    def encode(self, tokens: Float[Tensor, "B T D"], grid: Grid) -> Float[Tensor, "B T D"]:
-        """Every block (eqs. 2 and 3), then the final norm."""
+    def encode(
+        self, tokens: Float[Tensor, "B T D"], grid: Grid, visible: Int64[Tensor, "B N"] | None = None
+    ) -> Float[Tensor, "B T D"]:
+        """Every block (eqs. 2 and 3), then the final norm; `visible` as in `add_positions`."""
         for layer in range(len(self.blocks)):
-            tokens = self.step(tokens, layer, grid)
+            tokens = self.run_block(tokens, layer, grid, visible)
         return self.norm(tokens)
 
-    def step(self, tokens: Float[Tensor, "B T D"], layer: int, grid: Grid) -> Float[Tensor, "B T D"]:
+    def run_block(
+        self, tokens: Float[Tensor, "B T D"], layer: int, grid: Grid, visible: Int64[Tensor, "B N"] | None = None
+    ) -> Float[Tensor, "B T D"]:
         """One block, with its positions."""
-        tokens, keys = self.enter(tokens, layer, grid)
-        return run(self.blocks[layer], tokens, grid, keys, checkpointing=self.config.checkpointing)
+        tokens, keys = self.block_input(tokens, layer, grid, visible)
+        return maybe_checkpoint(self.blocks[layer], tokens, grid, keys, checkpointing=self.config.checkpointing)
 
-    def enter(self, tokens: Float[Tensor, "B T D"], layer: int, grid: Grid) -> tuple[Tensor, Tensor | None]:
+    def block_input(
+        self, tokens: Float[Tensor, "B T D"], layer: int, grid: Grid, visible: Int64[Tensor, "B N"] | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """Tokens and relative keys as a block reads them; `embed` has added the positions of the first already."""
-        placed = tokens if layer == 0 else self.positions.add(tokens, layer, grid)
+        placed = tokens if layer == 0 else self.positions.add(tokens, layer, grid, visible)
         return placed, self.positions.keys(layer, grid)
 
     def grid_of(self, images: Float[Tensor, "B C H W"]) -> Grid:
         """Rows and columns of the patches of these images, which may be of another size than the model's own."""
-        return self.config.stem.grid(*images.shape[2:])
+        size = (images.shape[2], images.shape[3])
+        return self.positions.grid if size == self.config.image_size else self.config.stem.grid(*size)
 
-    def read(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B R"]:
+    def read_out(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B R"]:
         """What the linear classifier reads of the tokens: eq. 4, and the tanh layer where there is one."""
         pooled = self.pool(tokens)
         return pooled if self.hidden is None else torch.tanh(self.hidden(pooled))
@@ -116,7 +153,7 @@ class ViT(Model):
         tokens, grid = self.embed(images), self.grid_of(images)
         maps: dict[int, Tensor] = {}
         for layer in range(max(wanted) + 1):
-            tokens = self.step(tokens, layer, grid)
+            tokens = self.run_block(tokens, layer, grid)
             if layer in wanted:
                 patches = self.norm(tokens)[:, self.config.class_tokens :]  # B N D
                 maps[layer] = patches.transpose(1, 2).unflatten(2, grid)  # B D rows cols
@@ -135,7 +172,7 @@ class ViT(Model):
         tokens, grid = self.embed(images), self.grid_of(images)
         maps: dict[int, Tensor] = {}
         for layer, block in enumerate(self.blocks):
-            tokens, keys = self.enter(tokens, layer, grid)
+            tokens, keys = self.block_input(tokens, layer, grid)
             if layer in wanted:
                 maps[layer] = block.attention.weights(block.attention_input(tokens), queries, grid, keys)
             if len(maps) == len(set(wanted)):

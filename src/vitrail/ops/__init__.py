@@ -1,6 +1,7 @@
 """MATHS: pure functions of tensors, no parameters."""
 
-from vitrail.ops.attention import CHUNK, attend, attention_weights, query_chunks, relative_logits
+from vitrail.ops.attention import attend
+from vitrail.ops.attention_chunks import CHUNK, attention_weights, query_chunks, relative_logits
 from vitrail.ops.convolution import (
     convolve_same,
     max_pool_same,
@@ -8,7 +9,7 @@ from vitrail.ops.convolution import (
     standardize_by_variance,
 )
 from vitrail.ops.dropout import keep_mask, salted
-from vitrail.ops.lines import Reach, from_lines, to_lines, weights_of_lines
+from vitrail.ops.lines import Axis, from_lines, to_lines, weights_of_lines
 from vitrail.ops.patches import patchify, resample_patches, unpatchify
 from vitrail.ops.positions import (
     resample_axis,
@@ -20,7 +21,7 @@ from vitrail.ops.positions import (
 
 __all__ = [
     "CHUNK",
-    "Reach",
+    "Axis",
     "attend",
     "attention_weights",
     "convolve_same",

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Literal
 
 from vitrail.config import BiTConfig, HybridStem, ModelConfig, RelativePositions, ViTConfig
-from vitrail.ops.attention import CHUNK
+from vitrail.ops.attention_chunks import CHUNK
 from vitrail.ops.cost.counts import Convolution, convolutions, parameters
 
 Precision = Literal["float32", "bfloat16"]

@@ -1,0 +1,93 @@
+"""The positions that the paper compares with the learned ones (Appendix D.4), and the choice among all kinds."""
+
+from typing import assert_never
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitrail.config import (
+    AppliedAt,
+    Grid,
+    Learned2DPositions,
+    LearnedPositions,
+    NoPositions,
+    RelativePositions,
+    Sinusoidal2DPositions,
+    SinusoidalPositions,
+    ViTConfig,
+)
+from vitrail.models.positions import AddedPositions, Learned, TokenPositions
+from vitrail.ops import resample_axis, sinusoidal_2d_table, sinusoidal_table
+
+
+class Learned2D(AddedPositions):
+    """A learned D/2 for the row and one for the column, concatenated; a class token has a vector of its own."""
+
+    def __init__(self, config: ViTConfig, at: AppliedAt) -> None:
+        super().__init__(config, at)
+        rows, cols = config.grid
+        self.rows = nn.ParameterList(torch.empty(rows, config.width // 2) for _ in range(self.tables))
+        self.cols = nn.ParameterList(torch.empty(cols, config.width // 2) for _ in range(self.tables))
+        self.first = nn.ParameterList(
+            torch.empty(self.leading, config.width) for _ in range(self.tables * self.leading)
+        )
+
+    def vectors(self, table: int, grid: Grid, like: Tensor) -> Float[Tensor, "T D"]:
+        """Resample rows and columns, each along itself, and put them together."""
+        rows = resample_axis(self.rows[table], 0, grid[0])[:, None].expand(-1, grid[1], -1)  # rows cols D/2
+        cols = resample_axis(self.cols[table], 0, grid[1]).expand(grid[0], -1, -1)  # rows cols D/2
+        patches = torch.cat([rows, cols], dim=2).flatten(0, 1)  # N D
+        return torch.cat([self.first[table], patches]) if self.leading else patches
+
+
+class Sinusoidal(AddedPositions):
+    """The fixed code of the original Transformer, by place in the sequence."""
+
+    def vectors(self, table: int, grid: Grid, like: Tensor) -> Float[Tensor, "T D"]:
+        """Evaluate the code at the places of the grid."""
+        return sinusoidal_table(self.width, self.leading, self.grid, grid, like.device).to(like.dtype)
+
+
+class Sinusoidal2D(AddedPositions):
+    """The fixed code of the row and of the column."""
+
+    def vectors(self, table: int, grid: Grid, like: Tensor) -> Float[Tensor, "T D"]:
+        """Evaluate the code at the places of the grid."""
+        return sinusoidal_2d_table(self.width, self.leading, self.grid, grid, like.device).to(like.dtype)
+
+
+class Relative(TokenPositions):
+    """A learned key of every head for every offset of two tokens in the sequence (1-D)."""
+
+    def __init__(self, config: ViTConfig, at: AppliedAt) -> None:
+        super().__init__(config, at)
+        self.heads, count = config.heads, 2 * config.tokens - 1
+        self.offsets = nn.ParameterList(torch.empty(count, config.width) for _ in range(self.tables))
+
+    def keys(self, layer: int, grid: Grid) -> Float[Tensor, "M h d"] | None:
+        """Resample the offsets linearly for another number of tokens: none stays none, the farthest the farthest."""
+        table = self.table_of(layer)
+        if table is None:
+            return None
+        keys = resample_axis(self.offsets[table], 0, 2 * (self.leading + grid[0] * grid[1]) - 1)
+        return keys.unflatten(1, (self.heads, self.width // self.heads))
+
+
+def build_positions(config: ViTConfig) -> TokenPositions:
+    """Make the positions that the configuration names."""
+    match config.positions:
+        case NoPositions():
+            return TokenPositions(config, "stem")
+        case LearnedPositions(at=at, resampling=resampling):
+            return Learned(config, at, resampling)
+        case Learned2DPositions(at=at):
+            return Learned2D(config, at)
+        case RelativePositions(at=at):
+            return Relative(config, at)
+        case SinusoidalPositions(at=at):
+            return Sinusoidal(config, at)
+        case Sinusoidal2DPositions(at=at):
+            return Sinusoidal2D(config, at)
+        case _:
+            assert_never(config.positions)
