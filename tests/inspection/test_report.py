@@ -15,7 +15,7 @@ from families import FAMILIES, family
 from PIL import Image
 
 import vitrail
-from vitrail import figures, inspection
+from vitrail import inspection
 from vitrail.cli import main
 from vitrail.config import Learned2DPositions, NoPositions
 from vitrail.data.open import open_images
@@ -195,9 +195,9 @@ def test_heads_are_kept_for_the_first_images_and_their_mean_for_the_others() -> 
 
 def test_what_is_drawn_is_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: dict[str, list[Any]] = {}
-    for name in ("draw_tiles", "draw_distances", "draw_heads", "draw_matrix"):
+    for name in ("tiles.draw_tiles", "curves.draw_distances", "tiles.draw_heads", "curves.draw_matrix"):
         monkeypatch.setattr(
-            figures, name, lambda *given, name=name, **_: drawn.setdefault(name, []).append(given) or b""
+            f"vitrail.figures.{name}", lambda *given, name=name, **_: drawn.setdefault(name, []).append(given) or b""
         )
     subject = looked(family("vit"))
     assert subject.found is not None
@@ -205,16 +205,16 @@ def test_what_is_drawn_is_what_was_found(monkeypatch: pytest.MonkeyPatch) -> Non
     for drawing in drawings(subject, None, None):
         if drawing.name not in ("filters", "rollout", "shifts", "patches"):
             drawing.draw("light")
-    own, fresh, larger = (given[0] for given in drawn["draw_tiles"])
+    own, fresh, larger = (given[0] for given in drawn["tiles.draw_tiles"])
     np.testing.assert_allclose(own, inspection.position_similarity(subject.model).numpy())
     assert fresh.shape == own.shape
     np.testing.assert_allclose(larger, inspection.position_similarity(subject.model, (16, 32)).numpy())
-    raw, normalized = (given[0][0][1] for given in drawn["draw_distances"])
+    raw, normalized = (given[0][0][1] for given in drawn["curves.draw_distances"])
     np.testing.assert_allclose(raw, subject.found.attention.distance.mean(dim=0).numpy())
     np.testing.assert_allclose(normalized, subject.found.attention.normalized_distance.mean(dim=0).numpy())
-    np.testing.assert_allclose(drawn["draw_heads"][0][0], subject.found.attention.pooled[0].numpy())
+    np.testing.assert_allclose(drawn["tiles.draw_heads"][0][0], subject.found.attention.pooled[0].numpy())
     assert subject.found.layers is not None
-    np.testing.assert_allclose(drawn["draw_matrix"][0][0], subject.found.layers.numpy())
+    np.testing.assert_allclose(drawn["curves.draw_matrix"][0][0], subject.found.layers.numpy())
 
 
 def test_large_grids_have_a_tile_for_some_of_their_patches() -> None:

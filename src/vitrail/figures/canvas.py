@@ -3,12 +3,16 @@
 import io
 import struct
 import warnings
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from numpy.typing import NDArray
 
+Numbers = NDArray[np.floating]
 Theme = Literal["light", "dark"]
 PAPER = {"light": "#fbfaf7", "dark": "#14151a"}
 INK = {"light": "#22252b", "dark": "#e7e9ee"}
@@ -50,6 +54,14 @@ def undress(axes: Axes, theme: Theme, *, title: str = "") -> None:
         line.set_visible(False)
     if title:
         axes.set_title(as_text(title), color=INK[theme], fontsize=8, pad=3)
+
+
+def add_bar(shown: AxesImage, theme: Theme, label: str = "", **place: Any) -> None:  # noqa: ANN401
+    """Put the scale of a picture's colors beside it."""
+    place.setdefault("shrink", 0.8)
+    bar = shown.figure.colorbar(shown, ax=shown.axes, **place)
+    bar.ax.tick_params(colors=INK[theme], labelsize=8)
+    bar.set_label(label, color=INK[theme], fontsize=9)
 
 
 def to_png(sheet: Figure) -> bytes:

@@ -4,12 +4,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vitrail.figures.canvas import COLORS, FAINT, INK, PAPER, Theme, as_text, dress, new_sheet, to_png
-
-Numbers = NDArray[np.floating]
-WIDEST = 9.0  # inches
+from vitrail.figures.canvas import COLORS, FAINT, INK, Numbers, Theme, add_bar, as_text, dress, new_sheet, to_png
 
 
 class Curve(NamedTuple):
@@ -22,8 +18,7 @@ class Curve(NamedTuple):
 
 def draw_distances(models: Sequence[tuple[str, Numbers]], theme: Theme = "light") -> bytes:
     """Draw each head's mean attention distance by layer (L h), one panel a model (Fig. 7 right, Fig. 11)."""
-    width = WIDEST if len(models) > 1 else WIDEST * 0.6
-    sheet = new_sheet(width, 3.4, theme)
+    sheet = new_sheet(9.0 if len(models) > 1 else 5.4, 3.4, theme)
     top = max(float(values.max()) for _, values in models) * 1.08 or 1.0
     for place, (name, values) in enumerate(models):
         axes = sheet.add_subplot(1, len(models), place + 1)
@@ -50,7 +45,7 @@ def draw_curves(
     percent: bool = False,
 ) -> bytes:
     """Draw panels of curves between 0 and 1; `marks` are lines at places worth one."""
-    sheet = new_sheet(WIDEST, 3.2, theme)
+    sheet = new_sheet(9.0, 3.2, theme)
     lowest = min(min(curve.y) for _, curves in panels for curve in curves)
     for place, (title, curves) in enumerate(panels):
         axes = sheet.add_subplot(1, len(panels), place + 1)
@@ -65,26 +60,21 @@ def draw_curves(
         if percent:
             axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
         if len(curves) > 1:
-            axes.legend(fontsize=8, frameon=False, labelcolor=INK[theme], facecolor=PAPER[theme])
+            axes.legend(fontsize=8, frameon=False, labelcolor=INK[theme])
     return to_png(sheet)
 
 
-def draw_matrix(values: Numbers, x_label: str, y_label: str, theme: Theme = "light", *, title: str = "") -> bytes:
+def draw_matrix(values: Numbers, x_label: str, y_label: str, theme: Theme = "light") -> bytes:
     """Draw a matrix of similarities from 0 to 1, first row at the bottom."""
     rows, cols = values.shape
     sheet = new_sheet(4.6, 0.9 + 3.4 * min(max(rows / cols, 0.4), 1.6), theme)
     axes = sheet.add_subplot()
     shown = axes.imshow(values, cmap="viridis", vmin=0, vmax=1, origin="lower", interpolation="nearest", aspect="auto")
-    dress(axes, theme, title=title)
-    axes.set_xticks(
-        range(0, cols, max(1, cols // 12)), [str(place + 1) for place in range(0, cols, max(1, cols // 12))]
-    )
-    axes.set_yticks(
-        range(0, rows, max(1, rows // 12)), [str(place + 1) for place in range(0, rows, max(1, rows // 12))]
-    )
+    dress(axes, theme)
+    for set_ticks, count in ((axes.set_xticks, cols), (axes.set_yticks, rows)):
+        places = range(0, count, max(1, count // 12))
+        set_ticks(places, [str(place + 1) for place in places])
     axes.set_xlabel(as_text(x_label))
     axes.set_ylabel(as_text(y_label))
-    bar = sheet.colorbar(shown, ax=axes, shrink=0.8)
-    bar.ax.tick_params(colors=INK[theme], labelsize=8)
-    bar.set_label("CKA", color=INK[theme], fontsize=9)
+    add_bar(shown, theme, "CKA")
     return to_png(sheet)

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.figures.canvas import INK, Theme, dress, new_sheet, to_png, undress
+from vitrail.figures.canvas import Numbers, Theme, add_bar, dress, new_sheet, to_png, undress
 
-Numbers = NDArray[np.floating]
 Picture = NDArray[np.uint8]  # H W 3
 HEAT = "magma"  # from black, for what lies on black; perceptually uniform
 COSINE = "viridis"
@@ -31,32 +30,22 @@ def draw_filters(filters: Numbers, shares: Numbers, theme: Theme = "light") -> b
     return to_png(sheet)
 
 
-def draw_tiles(similarity: Numbers, theme: Theme = "light", *, title: str = "") -> bytes:
+def draw_tiles(similarity: Numbers, theme: Theme = "light") -> bytes:
     """Draw for each patch the cosines of its position with all others, at its own place (Fig. 7 centre)."""
     rows, cols, high, wide = similarity.shape
-    whole = np.full((rows * (high + GAP) - GAP, cols * (wide + GAP) - GAP), np.nan)
-    for row in range(rows):
-        for col in range(cols):
-            top, left = row * (high + GAP), col * (wide + GAP)
-            whole[top : top + high, left : left + wide] = similarity[row, col]
+    whole = _mosaic(similarity)
     step = max(-(-high // rows), 1)  # from one patch with a tile to the next
     width = WIDEST * 0.62
     sheet = new_sheet(width + 0.9, width * whole.shape[0] / whole.shape[1] + 0.7, theme)
     axes = sheet.add_subplot()
     shown = axes.imshow(whole, cmap=COSINE, vmin=float(similarity.min()), vmax=1, interpolation="nearest")
-    dress(axes, theme, title=title)
-    for ticks, labels, count, side in (
-        (axes.set_xticks, axes.set_xticklabels, cols, wide),
-        (axes.set_yticks, axes.set_yticklabels, rows, high),
-    ):
-        every = max(1, -(-count // 12))
-        ticks([place * (side + GAP) + (side - 1) / 2 for place in range(0, count, every)])
-        labels([str(place * step + 1) for place in range(0, count, every)])
+    dress(axes, theme)
+    for set_ticks, count, side in ((axes.set_xticks, cols, wide), (axes.set_yticks, rows, high)):
+        places = range(0, count, max(1, -(-count // 12)))
+        set_ticks([_middle(place, side) for place in places], [str(place * step + 1) for place in places])
     axes.set_xlabel("column of the patch")
     axes.set_ylabel("row of the patch")
-    bar = sheet.colorbar(shown, ax=axes, shrink=0.7, pad=0.02)
-    bar.ax.tick_params(colors=INK[theme], labelsize=8)
-    bar.set_label("cosine similarity", color=INK[theme], fontsize=9)
+    add_bar(shown, theme, "cosine similarity", shrink=0.7, pad=0.02)
     return to_png(sheet)
 
 
@@ -69,8 +58,7 @@ def draw_axes(rows: Numbers, cols: Numbers, theme: Theme = "light") -> bytes:
         dress(axes, theme, title=f"{name} with {name}")
         axes.set_xlabel(name)
         axes.set_ylabel(name)
-        bar = sheet.colorbar(shown, ax=axes, shrink=0.8)
-        bar.ax.tick_params(colors=INK[theme], labelsize=8)
+        add_bar(shown, theme)
     return to_png(sheet)
 
 
@@ -123,23 +111,29 @@ def draw_rows(pictures: Sequence[Sequence[Picture]], heads: Sequence[str], theme
 def draw_heads(maps: Numbers, theme: Theme = "light") -> bytes:
     """Draw a map for each head of each layer (L h rows cols), each scaled to its own largest value."""
     layers, heads, rows, cols = maps.shape
-    peaks = maps.max(axis=(2, 3), keepdims=True)
-    whole = np.full((layers * (rows + GAP) - GAP, heads * (cols + GAP) - GAP), np.nan)
-    for layer in range(layers):
-        for head in range(heads):
-            top, left = layer * (rows + GAP), head * (cols + GAP)
-            whole[top : top + rows, left : left + cols] = maps[layer, head] / max(
-                float(peaks[layer, head, 0, 0]), 1e-12
-            )
+    whole = _mosaic(maps / maps.max(axis=(2, 3), keepdims=True).clip(min=1e-12))
     width = min(WIDEST, 0.8 + heads * 0.7)
     sheet = new_sheet(width, 0.6 + (width - 0.6) * whole.shape[0] / whole.shape[1], theme)
     axes = sheet.add_subplot()
     axes.imshow(whole, cmap=HEAT, vmin=0, vmax=1, interpolation="nearest")
     dress(axes, theme)
-    axes.set_xticks([head * (cols + GAP) + (cols - 1) / 2 for head in range(heads)])
-    axes.set_xticklabels([str(head + 1) for head in range(heads)])
-    axes.set_yticks([layer * (rows + GAP) + (rows - 1) / 2 for layer in range(layers)])
-    axes.set_yticklabels([str(layer + 1) for layer in range(layers)])
+    for set_ticks, count, side in ((axes.set_xticks, heads, cols), (axes.set_yticks, layers, rows)):
+        set_ticks([_middle(place, side) for place in range(count)], [str(place + 1) for place in range(count)])
     axes.set_xlabel("head")
     axes.set_ylabel("layer")
     return to_png(sheet)
+
+
+def _mosaic(tiles: Numbers) -> Numbers:
+    """Lay tiles (r c rows cols) out as one picture, with a gap between them."""
+    rows, cols, high, wide = tiles.shape
+    whole = np.full((rows * (high + GAP) - GAP, cols * (wide + GAP) - GAP), np.nan)
+    for row, col in np.ndindex(rows, cols):
+        top, left = row * (high + GAP), col * (wide + GAP)
+        whole[top : top + high, left : left + wide] = tiles[row, col]
+    return whole
+
+
+def _middle(place: int, side: int) -> float:
+    """Say where the middle of a tile lies in the mosaic."""
+    return place * (side + GAP) + (side - 1) / 2

@@ -10,10 +10,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrail import figures
 from vitrail.config import PatchStem, ViTConfig
 from vitrail.data.transforms.resize import resize
-from vitrail.figures import Curve, Theme
+from vitrail.figures import curves, tiles
+from vitrail.figures.canvas import Theme
+from vitrail.figures.curves import Curve
 from vitrail.inspection.bias import stride_of
 from vitrail.inspection.filters import filter_components
 from vitrail.inspection.pictures import with_color
@@ -59,7 +60,7 @@ def drawings(subject: Inspected, other: Inspected | None, between: Float[Tensor,
             "layers-against",
             "Which layers of two models are alike",
             f"CKA between the layers of {subject.title} and those of {other.title}, over the images.",
-            lambda theme: figures.draw_matrix(between.numpy(), other.title, subject.title, theme),
+            lambda theme: curves.draw_matrix(between.numpy(), other.title, subject.title, theme),
         )
 
 
@@ -73,7 +74,7 @@ def _predictions(views: Views, found: Predictions) -> Drawing:
         "predictions",
         "What it predicts without labels",
         f"The image; what the model is shown of it; {found.words}.{right}",
-        lambda theme: figures.draw_rows(pictures, ("image", "shown", "predicted"), theme),
+        lambda theme: tiles.draw_rows(pictures, ("image", "shown", "predicted"), theme),
         photographic=True,
     )
 
@@ -88,7 +89,7 @@ def _filters(subject: Inspected, prefix: str = "") -> Drawing:
         f"What the filters of {subject.title} look at",
         f"The first {len(found.filters)} principal components of the {whose}'s filters, each with its share of the "
         f"variance (Fig. 7 left). They hold {float(found.shares.sum()):.0%} of it.",
-        lambda theme: figures.draw_filters(found.filters.cpu().numpy(), found.shares.cpu().numpy(), theme),
+        lambda theme: tiles.draw_filters(found.filters.cpu().numpy(), found.shares.cpu().numpy(), theme),
     )
 
 
@@ -103,7 +104,7 @@ def _positions(subject: Inspected) -> Iterator[Drawing]:
             "positions",
             "What it knows of places",
             "Cosine similarity of the keys of all offsets of two tokens in the sequence, in every head (Appendix D.4).",
-            lambda theme: figures.draw_relative(keys.numpy(), theme),
+            lambda theme: tiles.draw_relative(keys.numpy(), theme),
         )
         return
     if kind == "none":
@@ -114,7 +115,7 @@ def _positions(subject: Inspected) -> Iterator[Drawing]:
             "positions-by-axis",
             "What it knows of rows and of columns",
             "Cosine similarity of the positions of rows, and of columns, which are learned apart (Appendix D.4).",
-            lambda theme: figures.draw_axes(axes.rows.numpy(), axes.cols.numpy(), theme),
+            lambda theme: tiles.draw_axes(axes.rows.numpy(), axes.cols.numpy(), theme),
         )
     learned = kind != "fixed"
     stride = stride_of(model)
@@ -137,7 +138,7 @@ def _positions(subject: Inspected) -> Iterator[Drawing]:
             title,
             f"Cosine similarity of {some} position with all others, {words}: one tile a patch, at its place "
             "(Fig. 7 centre).",
-            lambda theme, values=values: figures.draw_tiles(values.numpy(), theme),
+            lambda theme, values=values: tiles.draw_tiles(values.numpy(), theme),
         )
 
 
@@ -164,7 +165,7 @@ def _attention(subject: Inspected, other: Inspected | None) -> Iterator[Drawing]
                 "Mean distance in pixels from a patch to those that it attends to, a dot a head, over "
                 f"{len(views.images)} images (Fig. 7 right, Fig. 11). The class token is left out, the other weights "
                 f"are {how}.",
-                lambda theme, panels=panels: figures.draw_distances(panels, theme),
+                lambda theme, panels=panels: curves.draw_distances(panels, theme),
             )
     if found is None:
         return
@@ -177,7 +178,7 @@ def _attention(subject: Inspected, other: Inspected | None) -> Iterator[Drawing]
         "Where it looks",
         "Attention rollout: the share of each patch in what the classifier reads, through all layers (Figs. 6 and 14), "
         "dark where it is least and bright where it is most.",
-        lambda theme: figures.draw_overlays(pictures, [each.numpy() for each in lit], names, theme),
+        lambda theme: tiles.draw_overlays(pictures, [each.numpy() for each in lit], names, theme),
         photographic=True,
     )
     reader = "the class token" if isinstance(subject.model, ViT) and subject.model.config.class_tokens else "all tokens"
@@ -186,7 +187,7 @@ def _attention(subject: Inspected, other: Inspected | None) -> Iterator[Drawing]
         "What each head looks at",
         f"What {reader} attend{'s' if reader != 'all tokens' else ''} to in {names[0]}, by layer and head; each map is "
         "scaled to its own largest weight.",
-        lambda theme: figures.draw_heads(found.pooled[0].numpy(), theme),
+        lambda theme: tiles.draw_heads(found.pooled[0].numpy(), theme),
     )
 
 
@@ -210,7 +211,7 @@ def _bias(subject: Inspected, other: Inspected | None) -> Iterator[Drawing]:
             "When the image moves",
             "The image moved to the right by so many pixels: cosine of the features with those moved along, of the "
             "representation with that before, and the share of images with the same answer. Dotted: whole patches.",
-            lambda theme: figures.draw_curves(
+            lambda theme: curves.draw_curves(
                 panels, "shift, pixels", theme, marks=[stride_of(subject.model) * step for step in (1, 2)]
             ),
         )
@@ -228,7 +229,7 @@ def _bias(subject: Inspected, other: Inspected | None) -> Iterator[Drawing]:
             "When patches are lost or exchanged",
             "Cosine of the representation with that of the whole image, and the share of images with the same answer, "
             "when a share of the patches is made grey, or exchanged among themselves.",
-            lambda theme: figures.draw_curves(parts, "share of the patches", theme, percent=True),
+            lambda theme: curves.draw_curves(parts, "share of the patches", theme, percent=True),
         )
     layers = subject.found.layers
     if layers is not None:
@@ -236,7 +237,7 @@ def _bias(subject: Inspected, other: Inspected | None) -> Iterator[Drawing]:
             "layers",
             "Which layers are alike",
             "CKA between the features of all layers, over the images (unbiased; 1 for the same up to a rotation).",
-            lambda theme: figures.draw_matrix(layers.numpy(), "layer", "layer", theme),
+            lambda theme: curves.draw_matrix(layers.numpy(), "layer", "layer", theme),
         )
 
 
