@@ -100,3 +100,19 @@ def test_a_stranger_is_described_too_with_the_reason_why_it_is_one(tmp_path: Pat
     assert found.layout == "timm"
     reason = found.reason
     assert "1 missing: blocks.3.norm1.bias; 1 unexpected: extra" in (reason or "")
+
+
+def test_a_description_prints_as_a_page_and_a_conversion_as_lines(tmp_path: Path) -> None:
+    model = family("vit", image_size=(20, 20))
+    vitrail.save(model, tmp_path / "x.npz", layout="google")
+    found = vitrail.describe(tmp_path / "x.npz")
+    lines = str(found).splitlines()
+    assert lines[1].split() == ["layout", "google:", "the", "authors'", "names"]
+    assert "shape          2 layers, width 24, MLP 40, 3 heads of 8" in lines
+    assert lines[lines.index("") + 1].split() == ["part", "parameters", "type", "mean", "deviation", "low", "high"]
+    assert any(line.startswith("Transformer/encoder_norm/scale") for line in found.text(tensors=True).splitlines())
+    assert found.document()["tensors"][0]["parameter"] == found.tensors[0].ours
+    written = str(vitrail.convert(tmp_path / "x.npz", tmp_path / "hf", layout="hf", classes=4)).splitlines()
+    assert written[0] == "recognised  google (npz): a model"
+    assert written[1] == "changed     new zero classifier of 4 classes"
+    assert written[-1].startswith(f"wrote       {tmp_path / 'hf'} (hf, ")

@@ -6,12 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from families import family
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reference import cases, models, shapes
 
 import vitrail
 from vitrail.config import BiTConfig, HybridStem, PatchStem, ViTConfig
+from vitrail.errors import ConfigError
 from vitrail.models import ViT
 from vitrail.ops import resample_positions
 
@@ -241,3 +243,25 @@ def test_a_model_is_loaded_where_torch_or_the_caller_says(tmp_path: Path) -> Non
     finally:
         torch.set_default_dtype(torch.float32)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+def test_the_words_of_other_libraries_are_understood_or_answered(tmp_path: Path) -> None:
+    vitrail.save(family("vit-hidden", image_size=(20, 20)), tmp_path / "run")
+    words: dict[str, Any] = {
+        "num_classes": 5,
+        "img_size": (24, 24),
+        "in_chans": 1,
+        "num_heads": 3,
+        "drop_path_rate": 0.1,
+    }
+    model = vitrail.load(tmp_path / "run", patch_size=8, keep_hidden=True, act_layer="gelu_tanh", **words)
+    ours: dict[str, Any] = {"classes": 5, "image_size": (24, 24), "channels": 1, "heads": 3, "stochastic_depth": 0.1}
+    other = vitrail.load(tmp_path / "run", patch=8, keep_pre_logits=True, activation="gelu-tanh", **ours)
+    assert model.config == other.config
+    assert vitrail.load(tmp_path / "run", num_labels=2, representation_width=None).config.classes == 2
+    with pytest.raises(ConfigError, match=r"classes and num_classes are one, classes\. Give it once"):
+        vitrail.load(tmp_path / "run", classes=3, num_classes=3)
+    with pytest.raises(ConfigError, match="load cannot change 'embed_dim', which is width: the file decides"):
+        vitrail.load(tmp_path / "run", embed_dim=3)
+    with pytest.raises(ConfigError, match="Did you mean 'classes'"):
+        vitrail.load(tmp_path / "run", clases=3)

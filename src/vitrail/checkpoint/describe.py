@@ -1,14 +1,14 @@
 """What a file of weights is: layout, architecture, numbers, and anything odd, without building a model."""
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from math import prod
+from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from vitrail.checkpoint.archives.base import Archive
+from vitrail.checkpoint.description import Description, TensorStatistics
 from vitrail.checkpoint.layouts.base import Row
 from vitrail.checkpoint.load import open_checkpoint
 from vitrail.checkpoint.request import Request
@@ -16,49 +16,6 @@ from vitrail.config import Card, Grid, ModelConfig, ViTConfig, name_of
 from vitrail.errors import CheckpointError
 
 LARGE = 1e4  # of a weight
-
-
-@dataclass(frozen=True, kw_only=True)
-class TensorStatistics:
-    """A tensor of the file: what it says of itself, and its numbers where they are numbers."""
-
-    name: str
-    ours: str | None
-    shape: tuple[int, ...]
-    dtype: str
-    mean: float | None = None
-    deviation: float | None = None
-    low: float | None = None
-    high: float | None = None
-    zeros: float | None = None  # their share
-    not_finite: int = 0
-
-    @property
-    def parameters(self) -> int:
-        """How many numbers it has."""
-        return prod(self.shape)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Description:
-    """What a checkpoint is; `reason` says why it cannot be loaded, and `layout` is None where it was not recognised."""
-
-    source: str
-    container: str
-    size: int  # bytes
-    layout: str | None
-    title: str | None
-    model: str | None  # the paper's name, where it has one
-    config: ModelConfig | None
-    card: Card
-    reason: str | None
-    odd: tuple[str, ...]
-    tensors: tuple[TensorStatistics, ...] = field(repr=False)
-
-    @property
-    def parameters(self) -> int:
-        """How many numbers the model's tensors have."""
-        return sum(tensor.parameters for tensor in self.tensors if tensor.ours is not None or self.reason)
 
 
 def describe(
@@ -170,25 +127,6 @@ def _oddities(tensors: tuple[TensorStatistics, ...], config: ModelConfig | None)
         yield "every norm is as a fresh model's: the weights look untrained"
     if isinstance(config, ViTConfig) and (token := by_ours.get("class_token")) and _constant(token):
         yield f"the class token is all {token.high:g}, as a fresh model's"
-
-
-def together(tensors: Sequence[TensorStatistics]) -> TensorStatistics:
-    """Give the statistics of several tensors as those of one."""
-    known = [tensor for tensor in tensors if tensor.mean is not None]
-    first = tensors[0]
-    if not known:
-        return first
-    weights = [tensor.parameters for tensor in known]
-    total = sum(weights)
-    mean = sum(w * (t.mean or 0.0) for w, t in zip(weights, known, strict=True)) / total
-    square = sum(w * ((t.deviation or 0.0) ** 2 + (t.mean or 0.0) ** 2) for w, t in zip(weights, known, strict=True))
-    return replace(
-        first,
-        mean=mean,
-        deviation=max(square / total - mean**2, 0.0) ** 0.5,
-        low=min(tensor.low or 0.0 for tensor in known),
-        high=max(tensor.high or 0.0 for tensor in known),
-    )
 
 
 def _constant(tensor: TensorStatistics) -> bool:

@@ -54,7 +54,7 @@ class Request:
             if meant in ARGUMENTS and value is None:
                 continue
             if meant not in (*ARGUMENTS, *CHANGEABLE):
-                known = "" if meant == name else f", which is {meant},"
+                known = "" if meant == name else f", which is {meant}"
                 hint = suggest(name, (*ARGUMENTS, *CHANGEABLE)) if meant == name else ""
                 raise ConfigError(f"load cannot change {name!r}{known}: the file decides.{hint}")
             if given.get(meant, False) is not False:

@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -14,6 +13,7 @@ from vitrail.checkpoint.archives.base import Entry, write_safetensors
 from vitrail.checkpoint.archives.npz import write_npz
 from vitrail.checkpoint.archives.pth import write_pth
 from vitrail.checkpoint.cards import to_hf_processor
+from vitrail.checkpoint.description import Written
 from vitrail.checkpoint.fit import check_fit, fit, fold_class_position
 from vitrail.checkpoint.layouts import find_layout
 from vitrail.checkpoint.layouts.base import NOTE, Dialect, FileHints, Found, Headers, Layout
@@ -39,19 +39,6 @@ SUFFIXES = {"google": (".npz",), "timm": (".safetensors", ".pth", ".pt", ".bin")
 SUFFIXES["torchvision"] = SUFFIXES["timm"]
 FOLDERS = ("hf", "vitrail")
 PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Written:
-    """What was written, in which layout, with what was lost on the way, and what a reader should know."""
-
-    path: Path
-    layout: str
-    config: ModelConfig
-    came: Provenance | None  # what was opened and done to it, where a file was
-    lost: tuple[str, ...]
-    notes: tuple[str, ...]
-    parameters: int
 
 
 def save(
@@ -226,7 +213,7 @@ def check_target(path: str | os.PathLike[str], layout: Layout, *, overwrite: boo
     if target.is_dir():
         raise ConfigError(f"expected the name of a file to write; {target} is a folder.")
     if target.exists() and not overwrite:
-        raise CheckpointError(f"{target} exists already. Choose another name, or say overwrite.")
+        raise CheckpointError(f"{target} exists already. Choose another name, or give overwrite=True.")
     return target
 
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 from rich.console import Console
 
-from vitrail.cli.describe import read_fields
 from vitrail.cli.render import harmless
 from vitrail.config import BiTConfig, read_settings, row
 from vitrail.config.codec import encode
@@ -83,6 +82,8 @@ def read_all(asked: Asked) -> tuple[dict[str, Any], list[str]]:
         if flag in names_of(others):
             raise ConfigError(f"{flag} is given twice: --{flag} and --set {flag}. Give it once.")
     if asked.model is None or is_checkpoint(asked.model):
+        from vitrail.checkpoint import read_fields
+
         return read_fields(ours), others
     return read_settings(*row(asked.model), ours), others
 

@@ -21,6 +21,10 @@ class Found(Protocol):
     def document(self) -> Any: ...  # noqa: ANN401, D102
 
 
+# What messages of the library say in Python's words, and the command line in its own.
+FLAGS = {"lossy=True": "--lossy", "overwrite=True": "--overwrite", "keep_pre_logits": "--keep-pre-logits"}
+
+
 def plain_table(*columns: str, title: str, numbers: int = 0) -> Table:
     """Make a table that fits a terminal of 80 columns: one rule under the heads, no frame; the last `numbers` right."""
     table = Table(
@@ -48,7 +52,9 @@ def harmless(text: str) -> str:
 
 
 def show_error(message: str) -> None:
-    """Print an error on standard error: one line for a program, coloured for a terminal."""
+    """Print an error on standard error, its keywords as flags: one line for a program, coloured for a terminal."""
+    for keyword, flag in FLAGS.items():
+        message = message.replace(keyword, flag)
     Console(stderr=True, soft_wrap=True).print(Text.assemble(("error: ", "bold red"), harmless(message)))
 
 
