@@ -1,5 +1,6 @@
 """Every pair of layouts: what goes from one to the other comes back to the bit, or is refused with what is lost."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -270,7 +271,8 @@ def test_what_the_tensors_do_not_say_is_said_when_they_are_written(tmp_path: Pat
 
 def test_refusals_come_before_any_weight_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = written("google", tmp_path / "in")
-    monkeypatch.setattr("vitrail.checkpoint.load.read_weights", lambda *_: pytest.fail("weights were read"))
+    loading = sys.modules["vitrail.checkpoint.load"]
+    monkeypatch.setattr(loading, "read_weights", lambda *_: pytest.fail("weights were read"))
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "photo.jpg").write_bytes(b"x")
     for layout, name in (("timm", "t.safetensors"), ("hf", "taken"), ("vitrail", "taken")):

@@ -83,7 +83,8 @@ class Checkpoint:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.location = locate(path)
-        self.archive = open_archive(self.location.weights)
+        with self.named():
+            self.archive = open_archive(self.location.weights)
         self.close = finalize(self, self.archive.close)
 
     def __enter__(self) -> "Checkpoint":
