@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from vitrail.verbs.data import pack_data as pack_data
     from vitrail.verbs.inspect import inspect as inspect
     from vitrail.verbs.plan import plan as plan
+    from vitrail.verbs.predict import embed as embed
+    from vitrail.verbs.predict import predict as predict
 
 __version__ = "0.1.0"
 
@@ -42,11 +44,13 @@ _HOMES = {
     "convert": "vitrail.checkpoint",
     "create": "vitrail.models",
     "describe": "vitrail.checkpoint",
+    "embed": "vitrail.verbs.predict",
     "inspect": "vitrail.verbs.inspect",
     "load": "vitrail.checkpoint",
     "names": "vitrail.config",
     "pack_data": "vitrail.verbs.data",
     "plan": "vitrail.verbs.plan",
+    "predict": "vitrail.verbs.predict",
     "save": "vitrail.checkpoint",
     "CheckpointError": "vitrail.errors",
     "ConfigError": "vitrail.errors",
@@ -67,6 +71,7 @@ __all__ = [
     "convert",
     "create",
     "describe",
+    "embed",
     "evaluation",
     "inspect",
     "inspection",
@@ -74,6 +79,7 @@ __all__ = [
     "names",
     "pack_data",
     "plan",
+    "predict",
     "save",
 ]
 

@@ -17,6 +17,7 @@ from vitrail.cli.evaluate import evaluate
 from vitrail.cli.fewshot import fewshot
 from vitrail.cli.inspect import inspect
 from vitrail.cli.plan import plan
+from vitrail.cli.predict import predict
 from vitrail.cli.render import show_error
 from vitrail.cli.transfer import transfer
 from vitrail.cli.verify import verify
@@ -33,6 +34,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "inspect": inspect,
     "finetune": training.command("finetune"),
     "plan": plan,
+    "predict": predict,
     "pretrain": training.command("pretrain"),
     "transfer": transfer,
     "verify": verify,

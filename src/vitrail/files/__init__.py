@@ -1,6 +1,6 @@
 """Files, whole or not at all: written at once, checked by their sums, fetched once and kept in a cache."""
 
-from vitrail.files.atomic import check_replaceable, new_folder, replacing, write_bytes, writing
+from vitrail.files.atomic import check_replaceable, check_writable, new_folder, replacing, write_bytes, writing
 from vitrail.files.cache import cache_folder, is_offline
 from vitrail.files.download import fetch, fetch_if_there, place_of, recorded_sum
 from vitrail.files.hashes import SUMS, fingerprint_of, image_hash, sha256_of, short_hash, verify_sums, write_sums
@@ -10,6 +10,7 @@ __all__ = [
     "SUMS",
     "cache_folder",
     "check_replaceable",
+    "check_writable",
     "fetch",
     "fetch_dataset",
     "fetch_if_there",

@@ -74,6 +74,17 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             raise
 
 
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Refuse a path where no file can be written, before the work whose result goes there."""
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():
+        raise CheckpointError(f"expected the path of a file to write; {path} is no plain file. Choose another name.")
+    with writing(path):
+        temporary = _beside(path)
+        temporary.touch()
+        temporary.unlink()
+
+
 @contextmanager
 def new_folder(
     path: str | os.PathLike[str], *, overwrite: bool, ours: Collection[str] | None = None, mark: str = MARK

@@ -4,7 +4,7 @@ import hashlib
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from vitrail.errors import WITHOUT_LABELS, CheckpointError, ConfigError, VitrailError
 from vitrail.files import columns as found
+from vitrail.files.atomic import replacing
 
 LARGEST_GROUP = 1 << 30  # bytes of images in one row group: all of it is read for one row
 KEPT = 128 << 20  # bytes of decoded row groups that a process keeps
@@ -178,6 +179,20 @@ class ImageTable:
                     raise _too_large(path, held)
                 arrays.append(batch.column(0))
         return arrays
+
+
+def write_table(path: str | os.PathLike[str], columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> None:
+    """Write columns as a parquet file, whole or not at all; a row of an array N D becomes a list of D numbers."""
+    import pyarrow as arrow
+    from pyarrow import parquet
+
+    def column(values: Any) -> Any:  # noqa: ANN401
+        if getattr(values, "ndim", 1) == 1:
+            return arrow.array(values)
+        return arrow.FixedSizeListArray.from_arrays(arrow.array(values.reshape(-1)), values.shape[1])
+
+    with replacing(path) as temporary:
+        parquet.write_table(arrow.table({name: column(values) for name, values in columns.items()}), temporary)
 
 
 class _Kept:

@@ -53,6 +53,17 @@ class Model(nn.Module):
         """What the model is."""
         raise NotImplementedError
 
+    def preprocess(self, images: object) -> Float[Tensor, "B C H W"]:
+        """Make what the model reads of a path, bytes, a PIL image, an array or a uint8 tensor, or of a list of them.
+
+        It resizes, crops and scales as the card says and as evaluation does; the batch is where the model is.
+        """
+        from vitrail.data.preprocess import to_batch
+
+        like = next(self.parameters())
+        batch = to_batch(images, self.card.preprocessing, self.config.image_size, self.config.channels)
+        return batch.to(like.device, like.dtype)
+
     def represent(self, images: Tensor) -> Tensor:
         """What the linear classifier reads, B D."""
         raise NotImplementedError

@@ -1,0 +1,174 @@
+"""`vitrail.predict` and `vitrail.embed`: what a model says of images, and what it makes of them."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal, NamedTuple, TypedDict, Unpack
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitrail.checkpoint.load import load
+from vitrail.config.check import one_of, whole
+from vitrail.data.source import Source
+from vitrail.errors import ConfigError, DataError
+from vitrail.models import Model, eval_mode
+from vitrail.runtime.group import Group, choose_device
+from vitrail.runtime.inference import Pass, compute_rows
+from vitrail.runtime.machine import usual_workers
+from vitrail.runtime.reporter import SILENT, Reporter
+from vitrail.verbs.images import gather_images
+from vitrail.verbs.predictions import Embeddings, Failed, Predictions
+
+Checkpoint = str | os.PathLike[str] | Model  # a name, a file, a run folder, or a model in memory
+ImageSize = int | tuple[int, int]
+Precision = Literal["float32", "bfloat16"]
+CPU_BATCH, GPU_BATCH = 16, 256  # a small one stays in a CPU's cache
+STRETCH = 16_384  # images after which what was found of them is put in its place
+NAMED = 5  # bad images that a message lists
+
+
+class Options(TypedDict, total=False):
+    """How to go through images."""
+
+    image_size: ImageSize | None  # None: the model's own
+    batch_size: int | None  # None: 16, or 256 on a GPU
+    workers: int | None  # processes that decode; None: by the machine
+    device: str | torch.device | None  # None: a GPU where there is one; a model in memory stays where it is
+    precision: Precision
+    report: Reporter
+
+
+def predict(
+    model: Checkpoint, images: object, *, top: int = 5, features: bool = False, **options: Unpack[Options]
+) -> Predictions:
+    """Classify images: a path or many, folders with all in them, globs, bytes, PIL images, arrays, tensors, a source.
+
+    The result is a sequence, of one image too, in the order given; images that cannot be read are in its `failed`, with
+    the reason. `top` is how many classes of an image rows and tables show; `features=True` keeps what the classifier
+    reads too. Options: image_size, batch_size, workers, device, precision ("float32" or "bfloat16"), report.
+    """
+    whole("top", top)
+    found = _run(model, images, ("logits", "features") if features else ("logits",), **options)
+    logits = found.values["logits"]
+    return Predictions(
+        names=found.names,
+        logits=logits,
+        class_names=found.model.card.class_names or [f"class {number}" for number in range(logits.shape[1])],
+        failed=found.failed,
+        features=found.values.get("features"),
+        classes_shown=top,
+    )
+
+
+def embed(model: Checkpoint, images: object, **options: Unpack[Options]) -> Float[Tensor, "N D"]:
+    """Give what the classifier reads of each image, a row each, in the order given; float32 on the CPU.
+
+    Options are those of `predict`. Images that cannot be read raise a DataError with their names, since a row that is
+    missing would move all that follow; `vitrail.verbs.predict.embeddings` skips them and names the image of every row.
+    """
+    found = embeddings(model, images, **options)
+    if found.failed:
+        some = "; ".join(f"{name}: {reason}" for name, reason in found.failed[:NAMED])
+        raise DataError(
+            f"{len(found.failed):,} of {len(found.failed) + len(found.names):,} images cannot be read: {some}. Repair "
+            "them or leave them out; vitrail.verbs.predict.embeddings skips them and names the image of every row."
+        )
+    return found.features
+
+
+def embeddings(model: Checkpoint, images: object, **options: Unpack[Options]) -> Embeddings:
+    """Give the features of every image that can be read, with their names, and the images that cannot be."""
+    found = _run(model, images, ("features",), **options)
+    return Embeddings(names=found.names, features=found.values["features"], failed=found.failed)
+
+
+class _Found(NamedTuple):
+    model: Model
+    names: list[str]
+    values: Mapping[str, Tensor]
+    failed: list[Failed]
+
+
+def _run(
+    model: Checkpoint,
+    images: object,
+    parts: Sequence[str],
+    *,
+    image_size: ImageSize | None = None,
+    batch_size: int | None = None,
+    workers: int | None = None,
+    device: str | torch.device | None = None,
+    precision: Precision = "float32",
+    report: Reporter = SILENT,
+) -> _Found:
+    """Send images through a model; refuse what cannot be before anything is computed."""
+    one_of("precision", precision, ("float32", "bfloat16"))
+    source = gather_images(images, report)
+    model = _open(model, image_size, device)
+    if "logits" in parts and not model.config.classes:
+        raise ConfigError(
+            "the model has no classifier, so it names no class. Fine-tune it with vitrail.finetune, or take what it "
+            "represents with vitrail.embed."
+        )
+    place = next(model.parameters()).device
+    gpu = place.type == "cuda"
+    batch = (GPU_BATCH if gpu else CPU_BATCH) if batch_size is None else whole("batch_size", batch_size)
+    workers = usual_workers(gpu=gpu) if workers is None else whole("workers", workers, least=0)
+    how = Pass(
+        group=Group(device=place),
+        batch=batch,
+        workers=min(workers, len(source) // batch),  # no process starts for a few images
+        precision=precision,
+    )
+    return _compute(model, source, parts, how, report)
+
+
+def _open(model: Checkpoint, size: ImageSize | None, device: str | torch.device | None) -> Model:
+    """Load a checkpoint; a model in memory stays as it is and where it is."""
+    if isinstance(model, str | os.PathLike):
+        return load(model, image_size=size, device=choose_device(device))
+    if not isinstance(model, Model):
+        raise ConfigError(f"model must be a name, a file, a run folder or a model; got {type(model).__name__}.")
+    own, place = model.config.image_size, next(model.parameters()).device
+    if size not in (None, own) and (size, size) != own:
+        raise ConfigError(f"the model reads images of {own}; got image_size={size}. Give that to vitrail.load instead.")
+    if device is not None and choose_device(device).type != place.type:
+        raise ConfigError(f"the model is on {place}; got device={device}. Move it, model.to(...), or leave device out.")
+    return model
+
+
+def _compute(model: Model, source: Source, parts: Sequence[str], how: Pass, report: Reporter) -> _Found:
+    """Go through all images; what is held of them are their names and the parts that are asked for."""
+    total, precision = len(source), next(model.parameters()).dtype
+    widths = {"logits": model.config.classes or 0, "features": model.config.representation}
+    values = {part: np.empty((total, widths[part]), np.float32) for part in parts}
+    found = _Found(model, [], {}, [])
+
+    def read(model: Model, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        features = model.represent(images.to(precision))
+        return {part: model.head(features) if part == "logits" else features for part in parts}
+
+    def compute(start: int) -> None:
+        def advance(done: int, _: int) -> None:
+            if total > how.batch:
+                report.progress("predicting", start + done, total)
+
+        numbers = np.arange(start, min(start + STRETCH, total))
+        rows = compute_rows(model, source, numbers, read, replace(how, progress=advance))
+        sound = np.ones(len(rows.samples), np.bool_)
+        for value in rows.values.values():
+            sound &= ~np.isnan(value).any(axis=1)
+        for part, value in rows.values.items():
+            values[part][len(found.names) : len(found.names) + sound.sum()] = value[sound]
+        bad = [(skip.sample, skip.reason) for skip in rows.skipped]
+        bad += [(int(sample), "the model gives NaN for it") for sample in rows.samples[~sound]]
+        found.failed.extend(Failed(source.name(sample), reason) for sample, reason in sorted(bad))
+        found.names.extend(source.name(int(sample)) for sample in rows.samples[sound])
+
+    with eval_mode(model):
+        for start in range(0, total, STRETCH):
+            compute(start)
+    return found._replace(values={part: torch.from_numpy(value[: len(found.names)]) for part, value in values.items()})

@@ -1,0 +1,218 @@
+"""What a model says of images: objects that print well, rows for tables, and files."""
+
+import csv
+import io
+import os
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from vitrail.config.check import whole
+from vitrail.errors import ConfigError
+from vitrail.files import check_writable, replacing, write_bytes
+from vitrail.files.tables import write_table
+from vitrail.ops.metrics import bounded, first_classes
+from vitrail.runtime.reporter import harmless
+
+WIDTH = 80  # columns of a table
+WIDEST = (32, 24)  # of its names and of its labels
+SHOWN = 10  # images that a printed object shows
+FEATURES = (".npy", ".parquet")  # kinds of files that hold features
+
+
+class Failed(NamedTuple):
+    """An image without an answer, and the reason."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What a classifier says of one image."""
+
+    name: str
+    logits: Float[Tensor, " K"]
+    class_names: Sequence[str]
+
+    @property
+    def probabilities(self) -> Float[Tensor, " K"]:
+        """The probability of every class."""
+        return bounded(self.logits[None]).log_softmax(dim=1).exp()[0]
+
+    @property
+    def label(self) -> str:
+        """The name of the most probable class."""
+        return self.top(1)[0][0]
+
+    @property
+    def probability(self) -> float:
+        """The probability of that class."""
+        return self.top(1)[0][1]
+
+    def top(self, count: int = 5) -> list[tuple[str, float]]:
+        """Give the most probable classes with their probabilities, best first; all where there are fewer."""
+        best = first_classes(bounded(self.logits[None]), whole("count", count))[0]
+        shares = self.probabilities
+        return [(self.class_names[int(number)], float(shares[number])) for number in best]
+
+    def __str__(self) -> str:
+        return f"{_one_line(self.name)}: {_one_line(self.label)} {self.probability:.1%}"
+
+    def __repr__(self) -> str:
+        return f"Prediction(name={self.name!r}, label={self.label!r}, probability={self.probability:.4f})"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Predictions(Sequence[Prediction]):
+    """What a classifier says of every image that could be read, in the order given; the others are in `failed`.
+
+    It holds a float for each image and class: 4 MB for a thousand images and a thousand classes.
+    """
+
+    names: Sequence[str]
+    logits: Float[Tensor, "N K"]
+    class_names: Sequence[str]
+    failed: Sequence[Failed] = ()
+    features: Float[Tensor, "N D"] | None = None  # where they were asked for
+    classes_shown: int = 5  # of each image, in rows and tables
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @overload
+    def __getitem__(self, index: int) -> Prediction: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Prediction]: ...
+    def __getitem__(self, index: int | slice) -> Prediction | list[Prediction]:
+        """Give the prediction of one image, or those of a slice."""
+        if isinstance(index, slice):
+            return [self[number] for number in range(len(self))[index]]
+        return Prediction(self.names[index], self.logits[index], self.class_names)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Give a flat row for each image, as pandas.DataFrame takes them: name, label, probability, label_2, ..."""
+        heads = self._heads()
+        found = ((each.name, *(part for pair in each.top(self.classes_shown) for part in pair)) for each in self)
+        return [dict(zip(heads, row, strict=True)) for row in found]
+
+    def csv(self) -> bytes:
+        """Give the rows as CSV, in UTF-8, below a line of heads."""
+        text = io.StringIO()
+        lines = csv.DictWriter(text, self._heads(), lineterminator="\n")
+        lines.writeheader()
+        for row in self.rows():
+            lines.writerow({head: f"{cell:.6g}" if isinstance(cell, float) else cell for head, cell in row.items()})
+        return text.getvalue().encode("utf-8", "surrogateescape")
+
+    def save_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write the rows as a CSV file, whole or not at all."""
+        write_bytes(path, self.csv())
+
+    def document(self) -> dict[str, Any]:
+        """Give the answers and the failures as plain values, for JSON."""
+        tops = (
+            [{"label": label, "probability": share} for label, share in each.top(self.classes_shown)] for each in self
+        )
+        answers = [{"name": name, "top": top} for name, top in zip(self.names, tops, strict=True)]
+        return {"predictions": answers, "failed": [each._asdict() for each in self.failed]}
+
+    def table(self, shown: int | None = None) -> Iterator[str]:
+        """Give a table for people, in 80 columns: a line for each image, its label, then as many others as fit."""
+        rows = [(each.name, each.top(self.classes_shown)) for each in self[:shown]]
+        if len(rows) == 1:
+            (name, answers), *_ = rows
+            yield _fit(name, WIDTH)
+            yield from (f"{share:7.1%}  {_fit(label, WIDTH - 9)}" for label, share in answers)
+            return
+        first = min(max((_width(_one_line(name)) for name, _ in rows), default=0), WIDEST[0])
+        second = min(max((_width(_one_line(top[0][0])) for _, top in rows), default=0), WIDEST[1])
+        for name, ((label, share), *others) in rows:
+            line = f"{_fit(name, first, fill=True)}  {_fit(label, second, fill=True)} {share:6.1%}"
+            for other, share in others:
+                more = f"  {_one_line(other)} {share:.1%}"
+                if _width(line + more) > WIDTH:
+                    break
+                line += more
+            yield line
+
+    def __repr__(self) -> str:
+        lines = [*self.table(SHOWN)]
+        if len(self) > SHOWN:
+            lines.append(f"... {len(self):,} images in all")
+        lines += [f"failed: {_one_line(name)}: {_one_line(reason)}" for name, reason in self.failed[:SHOWN]]
+        if len(self.failed) > SHOWN:
+            lines.append(f"... {len(self.failed):,} failed in all")
+        return "\n".join(lines)
+
+    def _heads(self) -> list[str]:
+        places = ["", *(f"_{place}" for place in range(2, min(self.classes_shown, len(self.class_names)) + 1))]
+        return ["name", *(f"{what}{place}" for place in places for what in ("label", "probability"))]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Embeddings:
+    """The features of every image that could be read, in the order given; the others are in `failed`."""
+
+    names: Sequence[str]
+    features: Float[Tensor, "N D"]
+    failed: Sequence[Failed] = ()
+
+
+def save_features(path: str | os.PathLike[str], found: Predictions | Embeddings) -> None:
+    """Write features, whole or not at all: .npy holds an array N D; .parquet has names too, and labels if there are."""
+    check_file(path, FEATURES)
+    if found.features is None:
+        raise ConfigError("the predictions hold no features. Ask for them: predict(..., features=True).")
+    array = found.features.numpy()
+    if Path(path).suffix.lower() == ".npy":
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            np.save(file, array)
+        return
+    columns: dict[str, Any] = {"name": [_valid(name) for name in found.names]}
+    if isinstance(found, Predictions):
+        answers = [each.top(1)[0] for each in found]
+        columns |= {"label": [_valid(label) for label, _ in answers], "probability": [share for _, share in answers]}
+    write_table(path, {**columns, "features": array})
+
+
+def check_file(path: str | os.PathLike[str], suffixes: tuple[str, ...] = ()) -> None:
+    """Refuse a file that cannot be written, or has none of these suffixes, before anything is computed."""
+    if suffixes and Path(path).suffix.lower() not in suffixes:
+        raise ConfigError(f"expected a file that ends in {' or '.join(suffixes)}; got {os.fspath(path)!r}.")
+    check_writable(path)
+
+
+def _one_line(text: str) -> str:
+    return harmless(text.replace("\n", "\\n"))
+
+
+def _valid(text: str) -> str:
+    """Give a text that UTF-8 can hold: names of files may hold any bytes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _width(text: str) -> int:
+    """Count the columns of a terminal that a text takes."""
+    wide = sum(unicodedata.east_asian_width(sign) in "WF" for sign in text)
+    return len(text) + wide - sum(bool(unicodedata.combining(sign)) for sign in text)
+
+
+def _fit(text: str, width: int, *, fill: bool = False) -> str:
+    """Cut the middle out of a text that takes more columns; fill a shorter one up where that is asked for."""
+    text = _one_line(text)
+    if _width(text) > width:
+        half = (width - 3) // 2
+        head, tail = text[:half], text[-half:]
+        while _width(head) > half:
+            head = head[:-1]
+        while _width(tail) > half:
+            tail = tail[1:]
+        text = f"{head}...{tail}"
+    return text + " " * (width - _width(text)) * fill
