@@ -175,8 +175,8 @@ def test_nothing_depends_on_batches_stretches_or_workers(photos: Path, monkeypat
     whole = vitrail.predict(model, photos)
     monkeypatch.setattr(verbs, "STRETCH", 7)
     notes = Notes()
-    for options in ({"batch_size": 5}, {"batch_size": 2, "workers": 2}):
-        found = vitrail.predict(model, photos, **options, report=notes)
+    for batch, workers in ((5, 0), (2, 2)):
+        found = vitrail.predict(model, photos, batch_size=batch, workers=workers, report=notes)
         assert found.names == whole.names
         assert found.failed == whole.failed
         assert torch.allclose(found.logits, whole.logits, atol=1e-5)

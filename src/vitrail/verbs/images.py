@@ -59,7 +59,7 @@ def gather_images(images: object, report: Reporter) -> ImageList:
             if isinstance(each, Source):
                 held |= {len(names) + place: (each, place) for place in range(len(each))}
             names += [each] if isinstance(each, str) else map(each.name, range(len(each)))
-        missing += [] if found else [os.fspath(image)]
+        missing += [] if found else [str(image)]
     if missing:
         more = f" and {len(missing) - NAMED:,} more" if len(missing) > NAMED else ""
         raise DataError(f"there is no image at {', '.join(map(repr, missing[:NAMED]))}{more}. Check the path.")

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from vitrail.data.decode import Pixels
 from vitrail.data.source import Names, Source
 from vitrail.data.sources.folder import SUFFIXES, read_file
 from vitrail.errors import DataError
@@ -36,7 +37,7 @@ class FilesSource(Source):
         """A short text that changes with the paths and their order."""
         return self._fingerprint
 
-    def read(self, index: int) -> bytes:
+    def read(self, index: int) -> bytes | Pixels:
         """Give the bytes of a file; what cannot be read is an `ImageError`."""
         return read_file(self._names[index])
 
