@@ -72,7 +72,3 @@ def ended(task: Task, **metrics: float) -> Outcome:
 def contents(source: Source) -> set[bytes]:
     """What a source holds, whatever its order."""
     return {row.tobytes() for row in content_hashes(source)}
-
-
-def quiet(record: Mapping[str, Any]) -> None:
-    """Tell nobody."""

@@ -79,7 +79,7 @@ def test_the_tasks_that_are_there_run_and_the_others_are_listed(
         assert words in shown.out
     for row in rows:
         assert f"{100 * row.value:.1f}" in shown.out
-    assert "Not the paper's setting: steps 1 instead of 2500; batch 64 instead of 512; image_size 8x8" in shown.out
+    assert "Not the paper's setting: steps 1 instead of 2500; batch_size 64 instead of 512; image_size 8x8" in shown.out
     assert "dmlab: 50 training images instead of 1,000" in shown.out
     assert max(map(len, shown.out.split("Not the paper's")[0].splitlines())) <= 80
 

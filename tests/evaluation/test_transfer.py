@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sweeps import Noted, Reads, Spy, contents, ended, quiet, task_for
+from sweeps import Noted, Reads, Spy, contents, ended, task_for
 
 from vitrail.data.source import Source
 from vitrail.errors import CheckpointError, ConfigError, DataError
@@ -42,7 +42,7 @@ def titled(title: str, numbers: range) -> Reads:
 
 def test_rates_are_tried_without_what_is_kept_back_and_the_last_runs_see_all(spy: Spy, tmp_path: Path) -> None:
     splits = splits_of(spy.reads)
-    found = transfer(plan_for(tmp_path / "out", splits, 0.03, 0.003, seeds=(2, 5), validation_share=0.25), quiet)
+    found = transfer(plan_for(tmp_path / "out", splits, 0.03, 0.003, seeds=(2, 5), validation_share=0.25))
     assert list(spy.tasks) == ["grid/rate-0.003", "grid/rate-0.03", "final/seed-2", "final/seed-5"]
     whole, test = contents(splits["train"]), contents(splits["test"])
     cuts = []
@@ -65,7 +65,7 @@ def test_rates_are_tried_without_what_is_kept_back_and_the_last_runs_see_all(spy
 
 def test_a_val_split_is_what_is_chosen_by_and_is_trained_on_at_last(spy: Spy, tmp_path: Path) -> None:
     splits = splits_of(spy.reads, val=True)
-    transfer(plan_for(tmp_path / "out", splits, 0.003, 0.01), quiet)
+    transfer(plan_for(tmp_path / "out", splits, 0.003, 0.01))
     given = spy.tasks["grid/rate-0.01"].splits
     assert (given["train"], given["val"]) == (splits["train"], splits["val"])
     assert spy.read["grid/rate-0.01"] == titled("train", range(TRAIN)) | titled("val", range(VAL))
@@ -99,7 +99,7 @@ def answers(dev: dict[float, float | None], test: dict[int, float]) -> Any:
 )
 def test_the_best_rate_is_taken(dev: dict[float, float | None], best: float, spy: Spy, tmp_path: Path) -> None:
     spy.answer = answers(dev, {0: 0.5})
-    found = transfer(plan_for(tmp_path / "out", splits_of(spy.reads), *reversed(dev)), quiet)
+    found = transfer(plan_for(tmp_path / "out", splits_of(spy.reads), *reversed(dev)))
     assert found.rate == best
     assert [(tried.rate, tried.accuracy) for tried in found.grid] == list(dev.items())
     assert spy.tasks["final/seed-0"].training.optimizer.learning_rate == best
@@ -108,13 +108,13 @@ def test_the_best_rate_is_taken(dev: dict[float, float | None], best: float, spy
 
 def test_rates_that_all_diverge_are_an_error(spy: Spy, tmp_path: Path) -> None:
     spy.answer = answers({0.03: None, 0.1: None}, {})
-    with pytest.raises(DivergedError, match=r"diverged at every rate: 0\.03, 0\.1\. Give lower ones"):
-        transfer(plan_for(tmp_path / "out", splits_of(spy.reads), 0.03, 0.1), quiet)
+    with pytest.raises(DivergedError, match=r"diverged at every rate: 0\.03, 0\.1\. Give lower rates"):
+        transfer(plan_for(tmp_path / "out", splits_of(spy.reads), 0.03, 0.1))
 
 
 def test_one_rate_needs_no_grid(spy: Spy, tmp_path: Path) -> None:
     spy.answer = answers({}, {0: 0.5})
-    found = transfer(plan_for(tmp_path / "out", splits_of(spy.reads), 0.01, validation_share=0.0), quiet)
+    found = transfer(plan_for(tmp_path / "out", splits_of(spy.reads), 0.01, validation_share=0.0))
     assert list(spy.tasks) == ["final/seed-0"]
     assert (found.rate, found.grid, found.dev_images) == (0.01, (), 0)
     assert found.result.spread is None
@@ -123,7 +123,7 @@ def test_one_rate_needs_no_grid(spy: Spy, tmp_path: Path) -> None:
 def test_the_report_is_the_mean_and_sample_deviation_over_seeds(spy: Spy, tmp_path: Path) -> None:
     values = {0: 0.71, 1: 0.74, 7: 0.69}
     spy.answer = answers({0.003: 0.4, 0.01: 0.6}, values)
-    transfer(plan_for(tmp_path / "out", splits_of(spy.reads), 0.003, 0.01, seeds=(0, 1, 7)), quiet)
+    transfer(plan_for(tmp_path / "out", splits_of(spy.reads), 0.003, 0.01, seeds=(0, 1, 7)))
     (result,) = read_results(tmp_path / "out" / "transfer.json")
     assert result.value == pytest.approx(np.mean(list(values.values())))
     assert result.spread == pytest.approx(np.std(list(values.values()), ddof=1))
@@ -139,19 +139,19 @@ def test_what_is_finished_is_reused_after_an_interruption(spy: Spy, tmp_path: Pa
     def plan(name: str) -> Plan:
         return plan_for(tmp_path / name, splits_of(spy.reads), 0.003, 0.03, seeds=(0, 1))
 
-    whole = transfer(plan("whole"), quiet)
+    whole = transfer(plan("whole"))
     spy.answer = lambda task: (
         Outcome(out=task.out, finished=False, step=1, steps=2, metrics={}, seconds=0.0)
         if task.out.name == "seed-1"
         else None
     )
     with pytest.raises(KeyboardInterrupt, match=r"interrupted at step 1 of 2 in .*seed-1, and saved"):
-        transfer(plan("part"), quiet)
+        transfer(plan("part"))
     assert not (tmp_path / "part" / "transfer.json").exists()
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "part").rglob("weights.safetensors")}
     assert len(before) == 3
     spy.answer = lambda task: None
-    again = transfer(plan("part"), quiet)
+    again = transfer(plan("part"))
     assert again.document == whole.document
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert spy.read["final/seed-1"]
@@ -160,19 +160,19 @@ def test_what_is_finished_is_reused_after_an_interruption(spy: Spy, tmp_path: Pa
 
 def test_something_else_in_the_same_folder_is_refused(spy: Spy, tmp_path: Path) -> None:
     splits = splits_of(spy.reads)
-    transfer(plan_for(tmp_path / "out", splits, 0.003, 0.01), quiet)
+    transfer(plan_for(tmp_path / "out", splits, 0.003, 0.01))
     with pytest.raises(ConfigError, match=r"rate-0\.003 was begun otherwise: training\.steps was 2, is 4\. Say the sa"):
-        transfer(plan_for(tmp_path / "out", splits, 0.003, 0.01, steps=4), quiet)
+        transfer(plan_for(tmp_path / "out", splits, 0.003, 0.01, steps=4))
     with pytest.raises(
         CheckpointError, match=r"expected a folder for several runs; .*seed-0 is a run itself\. Give an"
     ):
-        transfer(plan_for(tmp_path / "out" / "final" / "seed-0", splits, 0.01), quiet)
+        transfer(plan_for(tmp_path / "out" / "final" / "seed-0", splits, 0.01))
 
 
 def test_a_run_without_test_accuracy_says_what_to_do(spy: Spy, tmp_path: Path) -> None:
     spy.answer = lambda task: ended(task)
     with pytest.raises(DataError, match=r"too many of its test images cannot be read.*remove that folder"):
-        transfer(plan_for(tmp_path / "out", splits_of(spy.reads), 0.01), quiet)
+        transfer(plan_for(tmp_path / "out", splits_of(spy.reads), 0.01))
 
 
 @pytest.mark.parametrize(
@@ -208,5 +208,5 @@ def test_data_without_what_the_protocol_needs_is_refused_before_anything_is_read
         plan_for(tmp_path / "out", splits | {"test": Noted("test", 4, reads, ("ant", "cow"))}, 0.01)
     few: dict[str, Source] = {**splits, "train": Noted("train", 2, reads)}
     with pytest.raises(DataError, match=r"1% of 2 training images is none to choose by\. Keep more back"):
-        transfer(plan_for(tmp_path / "out", few, 0.01, 0.03, validation_share=0.01), quiet)
+        transfer(plan_for(tmp_path / "out", few, 0.01, 0.03, validation_share=0.01))
     assert not list(tmp_path.rglob("training.json"))

@@ -26,7 +26,6 @@ from vitrail.cli.asking import (
 from vitrail.cli.data import Pipe, Where
 from vitrail.cli.describe import Json
 from vitrail.cli.render import harmless, plain_table
-from vitrail.cli.screen import showing
 from vitrail.config import PatchStem, ViTConfig, parse
 
 if TYPE_CHECKING:
@@ -80,6 +79,7 @@ def transfer(
     from vitrail.evaluation.transfer import transfer as carry_out
     from vitrail.runtime.group import is_main_process
     from vitrail.runtime.memory import keep_memory
+    from vitrail.runtime.reporter import reporting
     from vitrail.train.task import name_model
 
     flags = {"steps": steps, "batch": batch, "precision": precision, "compile": compiles}
@@ -97,10 +97,10 @@ def transfer(
     wanted = wanted or rates_for(model, choice.rates) or (task.training.optimizer.learning_rate,)
     plan = Plan(task=task, rates=wanted, seeds=read_numbers("seeds", seeds, int))
     keep_memory()
-    with going_on(), showing(quiet=quiet or not is_main_process()) as tell:
+    with going_on(), reporting(quiet=quiet or not is_main_process()) as report:
         for reason in choice.reasons:
-            tell({"kind": "note", "text": reason})
-        found = carry_out(plan, tell)
+            report.note(reason)
+        found = carry_out(plan, report)
     if not is_main_process():
         return
     if as_json:

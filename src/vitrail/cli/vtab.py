@@ -25,7 +25,6 @@ from vitrail.cli.asking import (
 )
 from vitrail.cli.describe import Json
 from vitrail.cli.render import harmless, plain_table
-from vitrail.cli.screen import showing
 from vitrail.cli.transfer import Model
 from vitrail.config.recipes import recipe
 from vitrail.errors import DataError
@@ -80,6 +79,7 @@ def vtab(
     from vitrail.evaluation.vtab_means import vtab_document
     from vitrail.runtime.group import is_main_process
     from vitrail.runtime.memory import keep_memory
+    from vitrail.runtime.reporter import reporting
     from vitrail.train.choose import Choice
     from vitrail.train.task import name_model
 
@@ -99,13 +99,13 @@ def vtab(
         raise DataError(f"{folder} has none of the {len(wanted)} tasks.\n{where_to_put(place, missing)}")
     plan = Plan(task=task, tasks=found, seeds=read_numbers("seeds", seeds, int), select=select)
     keep_memory()
-    with going_on(), showing(quiet=quiet or not is_main_process()) as tell:
+    with going_on(), reporting(quiet=quiet or not is_main_process()) as report:
         if missing:
             text = f"{len(missing)} of {len(wanted)} tasks are not there and left out.\n{where_to_put(place, missing)}"
-            tell({"kind": "note", "text": text})
+            report.note(text)
         if odd := departures(task.training):
-            tell({"kind": "note", "text": f"not the paper's setting: {'; '.join(odd)}"})
-        measured = carry_out(plan, tell)
+            report.note(f"not the paper's setting: {'; '.join(odd)}")
+        measured = carry_out(plan, report)
     if not is_main_process():
         return
     document = vtab_document(plan, measured)

@@ -1,7 +1,7 @@
 """Several runs under one folder: each goes on by itself, and what it came to is collected."""
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ from vitrail.config.recipe import Training
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.files import writing
 from vitrail.runtime.group import Group, choose_device, is_main_process
-from vitrail.train.chores import Tell
+from vitrail.runtime.reporter import Reporter
 from vitrail.train.prepare import compiles
 from vitrail.train.run import run
 from vitrail.train.task import Task
@@ -34,13 +34,12 @@ class Score:
     out: Path
 
 
-def carry_out(task: Task, tell: Tell) -> Score:
+def carry_out(task: Task, report: Reporter) -> Score:
     """Run a task to its end, or take what it came to before: on its test images, or else on those to choose by.
 
     The checkpoints of a finished run are removed: its folder has the weights. One that is interrupted has saved.
     """
-    outcome = run(task, tell)
-    tell({"kind": "end"})
+    outcome = run(task, records_to(report))
     if not outcome.finished:
         raise KeyboardInterrupt(f"interrupted at step {outcome.step:,} of {outcome.steps:,} in {task.out}, and saved.")
     if is_main_process():
@@ -59,6 +58,21 @@ def carry_out(task: Task, tell: Tell) -> Score:
     return Score(seed=task.training.seed, accuracy=accuracy, images=int(images), out=task.out)
 
 
+def records_to(report: Reporter) -> Callable[[Mapping[str, Any]], None]:
+    """Give what a run tells its records to, for a reporter."""
+
+    def tell(record: Mapping[str, Any]) -> None:
+        match record["kind"]:
+            case "note":
+                report.note(record["text"])
+            case "reading":
+                report.progress("reading images", record["done"], record["total"])
+            case _:
+                report.record(record)
+
+    return tell
+
+
 def leader_first(group: Group, make: Callable[[], Made]) -> Made:
     """Let the leader make something that it keeps in a file, then have every process take it from there."""
     with group.main_process_only() as leads:
@@ -71,7 +85,7 @@ def make_folder(out: Path) -> None:
     """Make the folder of the runs; or refuse one that is a run itself."""
     if (out / BEGUN).exists() or (out.exists() and not out.is_dir()):
         what = "a run itself" if out.is_dir() else "a file"
-        raise CheckpointError(f"expected a folder for several runs; {out} is {what}. Give another --out.")
+        raise CheckpointError(f"expected a folder for several runs; {out} is {what}. Give another folder.")
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
 

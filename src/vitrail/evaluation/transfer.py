@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,8 @@ from vitrail.errors import ConfigError, DataError
 from vitrail.evaluation.results import Result, document_of, over_seeds, write_document
 from vitrail.evaluation.sweep import Score, carry_out, check_seeds, leader_first, make_folder, setting_of
 from vitrail.runtime.group import Group, joined
-from vitrail.train.chores import Tell
+from vitrail.runtime.reporter import SILENT, Reporter
 from vitrail.train.guard import DivergedError
-from vitrail.train.run import reading
 from vitrail.train.task import CUT, Task, check_classes, choose_parts, cut_dev, training_split
 
 DOCUMENT = "transfer.json"
@@ -100,16 +100,16 @@ class Transfer:
         )
 
 
-def transfer(plan: Plan, tell: Tell) -> Transfer:
+def transfer(plan: Plan, report: Reporter = SILENT) -> Transfer:
     """Choose a rate, train with it on all training images for every seed, and measure each on the test images."""
     task = plan.task
     make_folder(task.out)
     with joined(task.device) as group:
         rate, grid, dev_images = plan.rates[0], (), 0
         if len(plan.rates) > 1:
-            grid, dev_images = try_rates(plan, group, tell)
+            grid, dev_images = try_rates(plan, group, report)
             rate = best_of(grid)
-        runs = last_runs(plan, rate, tell)
+        runs = last_runs(plan, rate, report)
         found = Transfer(plan=plan, rate=rate, grid=grid, dev_images=dev_images, runs=runs)
         with group.main_process_only() as leads:
             if leads:
@@ -117,41 +117,42 @@ def transfer(plan: Plan, tell: Tell) -> Transfer:
     return found
 
 
-def last_runs(plan: Plan, rate: float, tell: Tell) -> tuple[Score, ...]:
+def last_runs(plan: Plan, rate: float, report: Reporter) -> tuple[Score, ...]:
     """Train with a rate on all training images, once with each seed, and measure the test images."""
     task, runs = plan.task, []
     splits = {"train": all_training(task.splits), "test": task.splits["test"]}
     for seed in plan.seeds:
         training = adjust(task.training, {"learning_rate": rate, "validation_share": 0.0, "seed": seed})
         out = task.out / "final" / f"seed-{seed}"
-        tell({"kind": "note", "text": f"seed {seed}, rate {rate:g}, all {len(splits['train']):,} images: {out}"})
-        runs.append(carry_out(replace(task, splits=splits, training=training, out=out), tell))
+        report.note(f"seed {seed}, rate {rate:g}, all {len(splits['train']):,} images: {out}")
+        runs.append(carry_out(replace(task, splits=splits, training=training, out=out), report))
     return tuple(runs)
 
 
-def try_rates(plan: Plan, group: Group, tell: Tell) -> tuple[tuple[Tried, ...], int]:
+def try_rates(plan: Plan, group: Group, report: Reporter) -> tuple[tuple[Tried, ...], int]:
     """Train once with each rate on the same images; give how each did on the same images kept back, and their number.
 
     The test images are not among what these runs get.
     """
     task, grid = plan.task, []
-    splits = leader_first(group, lambda: kept_apart(task, task.out / CUT, tell))
+    splits = leader_first(group, lambda: kept_apart(task, task.out / CUT, report))
     for rate in plan.rates:
         out = task.out / "grid" / f"rate-{rate}"
-        tell({"kind": "note", "text": f"rate {rate:g}, {len(splits['train']):,} images: {out}"})
+        report.note(f"rate {rate:g}, {len(splits['train']):,} images: {out}")
         training = adjust(task.training, {"learning_rate": rate})
         try:
-            accuracy = carry_out(replace(task, splits=splits, training=training, out=out), tell).accuracy
+            accuracy = carry_out(replace(task, splits=splits, training=training, out=out), report).accuracy
         except DivergedError as error:
-            tell({"kind": "note", "text": f"rate {rate:g} is out: {error}"})
+            report.note(f"rate {rate:g} is out: {error}")
             accuracy = None
         grid.append(Tried(rate=rate, accuracy=accuracy))
     return tuple(grid), len(splits["val"])
 
 
-def kept_apart(task: Task, kept: Path, tell: Tell) -> dict[str, Source]:
+def kept_apart(task: Task, kept: Path, report: Reporter) -> dict[str, Source]:
     """Give the images to try rates on and those to choose by: the val split, or a part cut off once for all rates."""
-    cut = cut_dev(task.splits, task.training.validation_share, kept, progress=reading(tell))
+    progress = partial(report.progress, "reading images")
+    cut = cut_dev(task.splits, task.training.validation_share, kept, progress=progress)
     parts = choose_parts(task.splits, cut)
     if parts.val is None:
         raise DataError(
@@ -172,5 +173,5 @@ def best_of(grid: Sequence[Tried]) -> float:
     sound = [(tried.accuracy, -tried.rate) for tried in grid if tried.accuracy is not None]
     if not sound:
         rates = ", ".join(f"{tried.rate:g}" for tried in grid)
-        raise DivergedError(f"training diverged at every rate: {rates}. Give lower ones (--rates) and another --out.")
+        raise DivergedError(f"training diverged at every rate: {rates}. Give lower rates and another folder.")
     return -max(sound)[1]

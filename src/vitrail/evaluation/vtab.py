@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +17,7 @@ from vitrail.data.splits import VTAB, Subset, split, vtab_split
 from vitrail.errors import ConfigError, DataError, VitrailError
 from vitrail.evaluation.sweep import Score, carry_out, check_seeds, leader_first, make_folder
 from vitrail.runtime.group import Group, joined
-from vitrail.train.chores import Tell
-from vitrail.train.run import reading
+from vitrail.runtime.reporter import SILENT, Reporter
 from vitrail.train.task import CUT, DEV_SEED, Task, check_classes, remember_cut
 
 RECIPE = "finetune/vtab"
@@ -145,28 +145,29 @@ def odd_data(measured: Sequence[Measured], plan: Plan) -> list[str]:
     return said
 
 
-def vtab(plan: Plan, tell: Tell) -> tuple[Measured, ...]:
+def vtab(plan: Plan, report: Reporter = SILENT) -> tuple[Measured, ...]:
     """Train and measure every task with every seed."""
     make_folder(plan.task.out)
     with joined(plan.task.device) as group:
-        return tuple(measure_task(plan, task, group, tell) for task in plan.tasks)
+        return tuple(measure_task(plan, task, group, report) for task in plan.tasks)
 
 
-def measure_task(plan: Plan, task: VtabTask, group: Group, tell: Tell) -> Measured:
+def measure_task(plan: Plan, task: VtabTask, group: Group, report: Reporter) -> Measured:
     """Train and measure a task with every seed, on the same images."""
     splits, folder, scores = plan.tasks[task], plan.task.out / task.key, []
     make_folder(folder)
-    few, held = leader_first(group, lambda: draw_thousand(splits, folder / CUT, progress=reading(tell)))
+    progress = partial(report.progress, "reading images")
+    few, held = leader_first(group, lambda: draw_thousand(splits, folder / CUT, progress))
     if plan.select and not len(held):
         raise DataError(f"{task.key} has {len(few):,} training images: too few to keep any back to select by.")
     used = {"train": few, "val": held} if plan.select else {"train": Joined((few, held)), "test": splits["test"]}
     number = f"{[*plan.tasks].index(task) + 1} of {len(plan.tasks)}"
     for seed in plan.seeds:
         out = folder / f"{'select' if plan.select else 'seed'}-{seed}"
-        tell({"kind": "note", "text": f"{task.title} ({number}), seed {seed}: {out}"})
+        report.note(f"{task.title} ({number}), seed {seed}: {out}")
         training = adjust(plan.task.training, {"validation_share": 0.0, "seed": seed})
         one = replace(plan.task, data=f"{plan.task.data}/{task.key}", splits=used, training=training, out=out)
-        scores.append(carry_out(one, tell))
+        scores.append(carry_out(one, report))
     return Measured(task=task, scores=tuple(scores), trained_on=len(used["train"]))
 
 
