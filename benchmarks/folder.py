@@ -16,9 +16,9 @@ import torch
 
 from vitrail.config.recipe import Augmentation
 from vitrail.data.decode import encode
+from vitrail.data.feed import TrainTransform
 from vitrail.data.loader import Loader
 from vitrail.data.open import open_split
-from vitrail.data.take import TrainTake
 
 
 def resident(process: int) -> int:
@@ -55,7 +55,7 @@ def main() -> None:
             start = time.perf_counter()
             source = open_split(root)
             print(f"{name} start: {time.perf_counter() - start:.2f} s, {len(source):,} files")  # noqa: T201
-        take = TrainTake((24, 24), Augmentation(), seed=0)
+        take = TrainTransform((24, 24), Augmentation(), seed=0)
         loader = Loader(source, take, batch=250, workers=options.workers)
         torch.set_num_threads(1)
         steps, start = loader.steps, time.perf_counter()

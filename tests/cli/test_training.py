@@ -10,10 +10,10 @@ import pytest
 
 import vitrail
 from vitrail.cli import main
+from vitrail.data.feed import EvalTransform
 from vitrail.data.open import open_data
 from vitrail.data.sources.memory import MemorySource
 from vitrail.data.sources.packed import pack
-from vitrail.data.take import EvaluationTake
 from vitrail.data.transforms import scale
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +53,7 @@ def test_a_run_leaves_a_model_that_evaluates_alike(finished: Path, capsys: pytes
     model = vitrail.load(finished)
     source = open_data("sample")["test"]
     assert model.card.class_names == source.class_names
-    take = EvaluationTake((28, 28), model.card.preprocessing)
+    take = EvalTransform((28, 28), model.card.preprocessing)
     images = np.stack([take(source.read(index), index, 0).numpy() for index in range(50)])
     import torch
 

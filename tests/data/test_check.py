@@ -14,8 +14,8 @@ from PIL import Image
 from vitrail.data import check
 from vitrail.data.check import check_data, contact_sheet
 from vitrail.data.decode import ImageError, Pixels
-from vitrail.data.source import Source
-from vitrail.data.splits import Subset, split
+from vitrail.data.source import Source, Subset
+from vitrail.data.splits import split
 
 
 class Named(Source):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitrail.data.decode import Box
-from vitrail.data.transforms.crop import SLOTS, inception_box, inception_boxes, middle_box
+from vitrail.data.transforms.geometry import SLOTS, inception_box, inception_boxes, middle_box
 from vitrail.errors import ShapeError
 from vitrail.ops.order import draws
 

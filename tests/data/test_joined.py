@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from vitrail.data.joined import Joined
+from vitrail.data.source import Subset
 from vitrail.data.sources.memory import MemorySource
-from vitrail.data.splits import Subset
 from vitrail.errors import DataError
 
 NAMES = ("ant", "bee", "cat")

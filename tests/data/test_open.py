@@ -19,9 +19,9 @@ from vitrail.cli import main
 from vitrail.config.card import Preprocessing
 from vitrail.config.recipe import Augmentation, RandAugment
 from vitrail.data.decode import decode
+from vitrail.data.feed import EvalTransform, TrainTransform
 from vitrail.data.loader import Loader
 from vitrail.data.open import open_data, open_split
-from vitrail.data.take import EvaluationTake, TrainTake
 from vitrail.data.transforms import finish
 from vitrail.errors import DataError
 
@@ -71,7 +71,7 @@ def test_folders_tables_tars_and_packed_arrays_are_recognized(folder: Path, tmp_
 
 def test_training_takes_the_same_part_however_it_is_read(folder: Path) -> None:
     source = open_split(folder, "train")
-    take = TrainTake((16, 16), Augmentation(), seed=3)
+    take = TrainTransform((16, 16), Augmentation(), seed=3)
     plain = [batch.images for batch in Loader(source, take, batch=4, seed=1).epoch(1)]
     shared = [batch.images for batch in Loader(source, take, batch=4, seed=1, workers=2).epoch(1)]
     assert all(torch.equal(one, other) for one, other in zip(plain, shared, strict=True))
@@ -79,7 +79,7 @@ def test_training_takes_the_same_part_however_it_is_read(folder: Path) -> None:
 
 
 def test_a_part_of_pixels_is_the_part_of_their_file() -> None:
-    take = TrainTake((8, 8), Augmentation(), seed=3)
+    take = TrainTransform((8, 8), Augmentation(), seed=3)
     buffer = io.BytesIO()
     photo(4).save(buffer, "PNG")
     data = buffer.getvalue()
@@ -88,7 +88,7 @@ def test_a_part_of_pixels_is_the_part_of_their_file() -> None:
 
 
 def test_evaluation_sees_the_whole_image_squashed() -> None:
-    take = EvaluationTake((9, 12), Preprocessing())
+    take = EvalTransform((9, 12), Preprocessing())
     buffer = io.BytesIO()
     photo(4).save(buffer, "PNG")
     expected = np.asarray(photo(4).resize((12, 9), Image.Resampling.BILINEAR)).transpose(2, 0, 1).astype(int)
@@ -98,7 +98,7 @@ def test_evaluation_sees_the_whole_image_squashed() -> None:
 def test_the_sample_in_the_box_goes_all_the_way() -> None:
     source = open_split("sample", "train")
     config = Augmentation(randaugment=RandAugment(), mixup=0.2, cutmix=1.0, random_erasing=0.25, mix_block=4)
-    loader = Loader(source, TrainTake((32, 32), config, seed=0), batch=64, block=config.mix_block)
+    loader = Loader(source, TrainTransform((32, 32), config, seed=0), batch=64, block=config.mix_block)
     batch = next(iter(loader.epoch(0)))
     made = finish(
         batch.images, batch.labels, batch.samples.numpy(), batch.places.numpy(), config, Preprocessing(), 10, 0, 0

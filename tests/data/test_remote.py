@@ -17,15 +17,15 @@ from PIL import Image
 
 from vitrail.config.card import Preprocessing
 from vitrail.config.recipe import Augmentation
-from vitrail.data.feed import Feed, evaluation_feed, train_feed
+from vitrail.data.feed import BatchStream, evaluation_feed, train_feed
 from vitrail.data.loader import Batch
 from vitrail.data.open import open_split
+from vitrail.data.source import Subset
 from vitrail.data.sources import tar_index
 from vitrail.data.sources.remote import RemoteShards
 from vitrail.data.sources.remote_order import SPAN
 from vitrail.data.sources.shards import Shards
 from vitrail.data.sources.tar import TarSource
-from vitrail.data.splits import Subset
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.files import fetch, transfer
 
@@ -100,7 +100,9 @@ def asked(server: Server) -> dict[str, int]:
     return dict(found)
 
 
-def feed(server: Server, *, batch: int = 6, seed: int = 3, workers: int = 0, keep: int = 8, rank: int = 0) -> Feed:
+def feed(
+    server: Server, *, batch: int = 6, seed: int = 3, workers: int = 0, keep: int = 8, rank: int = 0
+) -> BatchStream:
     return train_feed(
         RemoteShards(server.url(PATTERN), keep=keep),
         (8, 8),
@@ -114,7 +116,7 @@ def feed(server: Server, *, batch: int = 6, seed: int = 3, workers: int = 0, kee
     )
 
 
-def first(made: Feed, steps: int, start: int = 0) -> list[Batch]:
+def first(made: BatchStream, steps: int, start: int = 0) -> list[Batch]:
     batches = made.stream(start)
     found = list(itertools.islice(batches, steps))
     batches.close()  # pyright: ignore[reportAttributeAccessIssue]
@@ -418,7 +420,7 @@ def test_bad_images_are_counted_against_what_all_shards_may_hold(server: Server,
     server.files["/set/s-2.tar"] = Served(whole[:place] + b"XXXX" + whole[place + 4 :])
     source = RemoteShards(server.url(PATTERN))
 
-    def made(limit: float) -> Feed:
+    def made(limit: float) -> BatchStream:
         return evaluation_feed(source, (8, 8), batch=6, preprocessing=Preprocessing(), workers=workers, limit=limit)
 
     allowed = made(0.03)

@@ -12,19 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from vitrail.data.decode import ImageError, Pixels
-from vitrail.data.source import Source
+from vitrail.data.source import Source, Subset
 from vitrail.data.sources.folder import FolderSource
 from vitrail.data.sources.memory import MemorySource
-from vitrail.data.splits import (
-    SomeClasses,
-    Subset,
-    _quotas,
-    content_hashes,
-    hold_out,
-    paper_dev,
-    split,
-    vtab_split,
-)
+from vitrail.data.splits import SomeClasses, _quotas, content_hashes, hold_out, paper_dev, split, vtab_split
 from vitrail.errors import ConfigError
 
 

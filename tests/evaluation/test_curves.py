@@ -10,8 +10,8 @@ from evaluating import CPU, Pictures, guessing
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
+from vitrail.data.source import Subset
 from vitrail.data.sources.memory import MemorySource
-from vitrail.data.splits import Subset
 from vitrail.errors import DataError
 from vitrail.evaluation import curves, fewshot
 from vitrail.evaluation.curves import draw_sets, probe_features

@@ -1,30 +1,91 @@
-"""Batches as training and evaluation take them: finished in the workers, or on the GPU where the model is.
+"""From what a source holds to batches of numbers: transformed in the workers, or on the GPU where the model is.
 
 Where images are augmented does not change them. On a GPU it costs the model time; in workers it takes cores.
 """
 
 from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
 import torch
+from jaxtyping import UInt8
+from torch import Tensor
 
 from vitrail.config.card import Preprocessing
 from vitrail.config.recipe import Augmentation, AugmentOn
+from vitrail.data.decode import Box, OpenImage, Pixels, owned, with_channels
 from vitrail.data.loader import Batch, Loader
 from vitrail.data.source import Source
-from vitrail.data.take import EvaluationTake, TrainTake
-from vitrail.data.transforms import augment, draw_slots, finish
-from vitrail.ops.order import draws
+from vitrail.data.transforms import augment, draw_slots, evaluation_image, finish, inception_box, resize
+from vitrail.data.transforms.geometry import SLOTS
+from vitrail.ops.order import Purpose, draws
 
 MANY_WORKERS, LARGE_SIDE = 8, 128  # from which on workers augment, where it is left to us
 CHUNK = 32  # images that a worker augments at once: what they need beside stays in its core's cache
 STILL = Augmentation(crop="squash", flip=False)  # nothing random
 
 
-class Finish:
+@dataclass
+class TrainTransform:
+    """What training sees of an image: a random part, or all, resized; a function of (seed, epoch, sample)."""
+
+    size: tuple[int, int]
+    augmentation: Augmentation
+    seed: int
+    channels: int = 3
+
+    @cached_property
+    def _still(self) -> Preprocessing:
+        return Preprocessing(resize="squash" if self.augmentation.crop == "squash" else "crop")
+
+    def __call__(self, data: bytes | Pixels, sample: int, epoch: int) -> UInt8[Tensor, "C H W"]:
+        """Decode no more than is needed, crop and resize."""
+        image = OpenImage(data) if isinstance(data, bytes) else data
+        how = self.augmentation.resizing
+        if self.augmentation.crop != "inception":
+            whole = image if isinstance(image, OpenImage) else to_tensor(image, self.channels)
+            return evaluation_image(whole, self.size, self._still, None if how == "antialias" else how, self.channels)
+        height, width = (image.height, image.width) if isinstance(image, OpenImage) else image.shape[:2]
+        u = draws(np.array([sample]), SLOTS, self.seed, epoch, Purpose.CROP)[0]
+        box = inception_box(height, width, u, self.augmentation.crop_area, self.augmentation.aspect)
+        least = self.size if how == "antialias" else (0, 0)  # the authors' ways read every pixel
+        part = image.pixels(box, least, self.channels) if isinstance(image, OpenImage) else cut(image, box)
+        return resize(to_tensor(part, self.channels), self.size, how)
+
+
+@dataclass
+class EvalTransform:
+    """What evaluation sees of an image: the whole image squashed, or its middle."""
+
+    size: tuple[int, int]
+    preprocessing: Preprocessing
+    channels: int = 3
+
+    def __call__(self, data: bytes | Pixels, sample: int, epoch: int) -> UInt8[Tensor, "C H W"]:
+        """Decode and resize; the same whatever the epoch."""
+        image = OpenImage(data) if isinstance(data, bytes) else to_tensor(data, self.channels)
+        return evaluation_image(image, self.size, self.preprocessing, None, self.channels)
+
+
+def cut(pixels: Pixels, box: Box) -> Pixels:
+    """Cut a part out of pixels."""
+    return pixels[box.top : box.top + box.height, box.left : box.left + box.width]
+
+
+def to_tensor(pixels: Pixels, channels: int) -> UInt8[Tensor, "C H W"]:
+    """Give pixels as a tensor of so many channels."""
+    return torch.from_numpy(owned(with_channels(pixels, channels))).permute(2, 0, 1)
+
+
+@dataclass
+class BatchTransform:
     """Flips, augments, scales and mixes a batch, where its images are; a function of (seed, epoch, sample) alone."""
 
-    def __init__(self, config: Augmentation, preprocessing: Preprocessing, classes: int, seed: int) -> None:
-        self.config, self.preprocessing, self.classes, self.seed = config, preprocessing, classes, seed
+    config: Augmentation
+    preprocessing: Preprocessing
+    classes: int
+    seed: int
 
     def augment(self, batch: Batch) -> Batch:
         """Flip and augment alone, in whole levels."""
@@ -56,11 +117,11 @@ class Finish:
         return batch._replace(images=made.images, targets=made.targets)
 
 
-class Feed:
+class BatchStream:
     """A loader and what comes after it: on the CPU in its workers; on a GPU there, to which uint8 goes."""
 
     def __init__(
-        self, loader: Loader, after: Finish, device: torch.device | str = "cpu", augmenting: AugmentOn = "auto"
+        self, loader: Loader, after: BatchTransform, device: torch.device | str = "cpu", augmenting: AugmentOn = "auto"
     ) -> None:
         self.loader, self.after, self.device = loader, after, torch.device(device)
         many = loader.workers >= MANY_WORKERS and min(loader.shape[1:]) >= LARGE_SIDE
@@ -125,12 +186,12 @@ def train_feed(
     device: torch.device | str = "cpu",
     augmenting: AugmentOn = "auto",
     full: bool = False,
-) -> Feed:
+) -> BatchStream:
     """Feed training: shuffled, cropped, augmented, mixed; smaller last steps of an epoch are left out where `full`."""
     mixes = bool(augmentation.mixup or augmentation.cutmix)
     loader = Loader(
         source,
-        TrainTake(size, augmentation, seed=seed, channels=channels),
+        TrainTransform(size, augmentation, seed=seed, channels=channels),
         batch=batch,
         seed=seed,
         workers=workers,
@@ -140,7 +201,9 @@ def train_feed(
         limit=limit,
         full=full,
     )
-    return Feed(loader, Finish(augmentation, preprocessing, len(source.class_names), seed), device, augmenting)
+    return BatchStream(
+        loader, BatchTransform(augmentation, preprocessing, len(source.class_names), seed), device, augmenting
+    )
 
 
 def evaluation_feed(
@@ -155,8 +218,8 @@ def evaluation_feed(
     ranks: int = 1,
     limit: float = 0.01,
     device: torch.device | str = "cpu",
-) -> Feed:
+) -> BatchStream:
     """Feed evaluation: every image once, in the source's order, as the preprocessing says."""
-    take = EvaluationTake(size, preprocessing, channels=channels)
-    loader = Loader(source, take, batch=batch, shuffle=False, workers=workers, rank=rank, ranks=ranks, limit=limit)
-    return Feed(loader, Finish(STILL, preprocessing, len(source.class_names), 0), device)
+    transform = EvalTransform(size, preprocessing, channels=channels)
+    loader = Loader(source, transform, batch=batch, shuffle=False, workers=workers, rank=rank, ranks=ranks, limit=limit)
+    return BatchStream(loader, BatchTransform(STILL, preprocessing, len(source.class_names), 0), device)

@@ -19,12 +19,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from vitrail.config.check import rate, whole
 from vitrail.data.decode import ImageError, Pixels
-from vitrail.data.order import Share, Turn
-from vitrail.data.source import Source, check_limit
+from vitrail.data.source import BatchIndices, RankShare, Source, check_limit
 
 # From what a source holds of a sample, its number and the epoch, to uint8 C H W.
-Take = Callable[[bytes | Pixels, int, int], Tensor]
-AHEAD = 2  # turns that a worker is given before it is done with one
+Transform = Callable[[bytes | Pixels, int, int], Tensor]
+AHEAD = 2  # batches that a worker is given before it is done with one
 SWITCH = 0.0005  # seconds until a worker lets in its thread that hands memory over; Python waits ten times as long
 SMALL = ("labels", "samples", "places", "absent")
 LISTED = 1000  # bad images that are remembered by name; all are counted
@@ -58,7 +57,7 @@ class Loader:
     def __init__(
         self,
         source: Source,
-        take: Take,
+        transform: Transform,
         *,
         batch: int,
         seed: int = 0,
@@ -71,7 +70,7 @@ class Loader:
         full: bool = False,
         after: Callable[[Batch], Batch] | None = None,
     ) -> None:
-        self.source, self.take, self.shuffle = source, take, shuffle
+        self.source, self.transform, self.shuffle = source, transform, shuffle
         self.after = after  # what a worker does to a whole batch
         self.pins = False  # whether batches come in pinned memory, for a GPU
         self.batch, self.seed = whole("batch", batch), whole("seed", seed, least=0)
@@ -80,14 +79,14 @@ class Loader:
         self.limit = rate("limit", limit)
         self.bad: dict[int, Skip | None] = {}
         ahead = max(self.workers * AHEAD, 1)
-        share = Share(batch=self.batch, rank=self.rank, ranks=self.ranks, block=self.block, ahead=ahead, full=full)
+        share = RankShare(batch=self.batch, rank=self.rank, ranks=self.ranks, block=self.block, ahead=ahead, full=full)
         self.order = source.order(share, seed=self.seed, shuffle=shuffle)
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Sides of an image, C H W; nothing where `take` does not say."""
-        height, width = getattr(self.take, "size", (0, 0))
-        return getattr(self.take, "channels", 0), height, width
+        """Sides of an image, C H W; nothing where `transform` does not say."""
+        height, width = getattr(self.transform, "size", (0, 0))
+        return getattr(self.transform, "channels", 0), height, width
 
     @property
     def steps(self) -> int:
@@ -102,9 +101,9 @@ class Loader:
         """Give batches without end, epoch after epoch, from a step of the whole run on."""
         yield from self._read(self.order.stream(start))
 
-    def _read(self, turns: Iterator[Turn]) -> Iterator[Batch]:
-        reader = _Reader(self.source, self.take, self.shape, self.after)
-        with _loading(reader, turns, self.workers, pins=self.pins) as batches:
+    def _read(self, steps: Iterator[BatchIndices]) -> Iterator[Batch]:
+        reader = _Reader(self.source, self.transform, self.shape, self.after)
+        with _loading(reader, steps, self.workers, pins=self.pins) as batches:
             for batch in batches:
                 self.note(batch.skipped)
                 yield batch
@@ -119,19 +118,19 @@ class Loader:
 
 
 class _Reader(Dataset[Batch]):
-    """What a worker holds: reads the samples of a turn, in its own process."""
+    """What a worker holds: reads the samples of a batch, in its own process."""
 
     def __init__(
-        self, source: Source, take: Take, shape: tuple[int, int, int], after: Callable[[Batch], Batch] | None
+        self, source: Source, transform: Transform, shape: tuple[int, int, int], after: Callable[[Batch], Batch] | None
     ) -> None:
-        self.source, self.take, self.shape, self.after = source, take, shape, after
+        self.source, self.transform, self.shape, self.after = source, transform, shape, after
 
-    def __getitem__(self, turn: Turn) -> Batch:
-        epoch, step, samples, places = turn
+    def __getitem__(self, wanted: BatchIndices) -> Batch:
+        epoch, step, samples, places = wanted
         images, kept, skipped = [], [], []
         for index, sample in enumerate(samples.tolist()):
             try:
-                images.append(self.take(self.source.read(sample), sample, epoch))
+                images.append(self.transform(self.source.read(sample), sample, epoch))
                 kept.append(index)
             except ImageError as error:
                 skipped.append(Skip(sample, self.source.name(sample), str(error)))
@@ -154,8 +153,8 @@ class _Sender(Dataset[list[Any]]):
     def __init__(self, reader: _Reader) -> None:
         self.reader = reader
 
-    def __getitem__(self, turn: Turn) -> list[Any]:
-        batch = self.reader[turn]
+    def __getitem__(self, wanted: BatchIndices) -> list[Any]:
+        batch = self.reader[wanted]
         return list(batch._replace(**{name: getattr(batch, name).numpy() for name in SMALL}))
 
 
@@ -165,16 +164,16 @@ def _received(sent: list[Any]) -> Batch:
 
 
 @contextmanager
-def _loading(reader: _Reader, turns: Iterator[Turn], workers: int, *, pins: bool) -> Iterator[Iterator[Batch]]:
-    """Read turns here, or in worker processes that are stopped at the end."""
+def _loading(reader: _Reader, steps: Iterator[BatchIndices], workers: int, *, pins: bool) -> Iterator[Iterator[Batch]]:
+    """Read batches here, or in worker processes that are stopped at the end."""
     if workers == 0:
-        yield (reader[turn] for turn in turns)
+        yield (reader[wanted] for wanted in steps)
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of more workers than cores: the caller has counted them
         loading = DataLoader(
             _Sender(reader),
-            sampler=turns,  # pyright: ignore[reportArgumentType]
+            sampler=steps,  # pyright: ignore[reportArgumentType]
             batch_size=None,
             num_workers=workers,
             worker_init_fn=_start,

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from vitrail.config.card import Preprocessing
 from vitrail.data.decode import ImageError, Pixels, decode, from_library, on_white, owned, with_channels
+from vitrail.data.feed import EvalTransform
 from vitrail.data.sources.folder import read_file
-from vitrail.data.take import EvaluationTake
 from vitrail.data.transforms import scale
 from vitrail.errors import DataError, ShapeError
 
@@ -26,7 +26,7 @@ def to_batch(
     if channels not in (1, 3):
         raise ShapeError(f"images have 1 or 3 channels; the model reads {channels}. Make its input, B C H W, yourself.")
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
-    transform = EvaluationTake(size, preprocessing, channels=channels)
+    transform = EvalTransform(size, preprocessing, channels=channels)
     made: list[Tensor] = []
     for number, image in enumerate(list_images(images)):
         try:

@@ -1,14 +1,119 @@
-"""What every source of images offers: samples by number, with their labels and names; nothing is decoded."""
+"""Labelled images by number, nothing decoded, and the order in which they are read: stretches of an epoch, by rank."""
 
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vitrail.config.check import whole
 from vitrail.data.decode import Pixels
-from vitrail.data.order import Order, Share, WholeOrder
-from vitrail.errors import DataError
+from vitrail.errors import ConfigError, DataError
+from vitrail.files import short_hash
+from vitrail.ops.order import shuffled
+
+Places = NDArray[np.int64]
+MIXING = ", or other blocks, in which Mixup and CutMix pair (mix_block), or neither (mixup=0, cutmix=0)"
+
+
+class BatchIndices(NamedTuple):
+    """What one step reads on this rank: samples, and their places in the epoch's order."""
+
+    epoch: int
+    step: int  # of the epoch
+    samples: Places
+    places: Places
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankShare:
+    """How steps are cut from an epoch's order, and which part of each is this rank's."""
+
+    batch: int
+    rank: int
+    ranks: int
+    block: int
+    ahead: int  # batches that may be under way at once, in workers
+    full: bool = False  # a smaller last step is left out, unless it is the only one
+
+    def __post_init__(self) -> None:
+        for name, least in (("batch", 1), ("ranks", 1), ("block", 1), ("ahead", 1)):
+            whole(name, getattr(self, name), least=least)
+        whole("rank", self.rank, least=0, most=self.ranks - 1)
+        if self.batch % (self.ranks * self.block):
+            raise ConfigError(
+                f"the batch of {self.batch} must be shared evenly by {self.ranks} ranks in blocks of {self.block}. "
+                f"Take a multiple of {self.ranks * self.block}{MIXING if self.block > 1 else ''}."
+            )
+
+    def steps(self, count: int) -> int:
+        """Steps of an epoch of so many samples; the last may be smaller."""
+        return max(count // self.batch, 1) if self.full else -(-count // self.batch)
+
+    def places(self, step: int, count: int) -> Places:
+        """Give this rank's places at a step of an epoch of so many samples: whole blocks, in turn."""
+        start = step * self.batch
+        stop = min(start + self.batch, count)
+        blocks = -(-(stop - start) // self.block)
+        low, high = (start + blocks * rank // self.ranks * self.block for rank in (self.rank, self.rank + 1))
+        return np.arange(low, min(high, stop), dtype=np.int64)
+
+
+class Order(ABC):
+    """The batches of epochs, made in the main process; a function of (seed, epoch, step) alone."""
+
+    @property
+    @abstractmethod
+    def steps(self) -> int:
+        """Steps of an epoch; an order that cannot know them yet says so."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int | None:
+        """Samples of an epoch; an estimate while not all are known, None while none is."""
+
+    @abstractmethod
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[BatchIndices]:
+        """Give the batches of one epoch, from a step on."""
+
+    @abstractmethod
+    def stream(self, start: int = 0) -> Iterator[BatchIndices]:
+        """Give batches without end, epoch after epoch, from a step of the whole run on."""
+
+
+class WholeOrder(Order):
+    """The order of a source whose samples are all at hand: one permutation of them all."""
+
+    def __init__(self, count: int, share: RankShare, *, seed: int, shuffle: bool) -> None:
+        if not count:
+            raise DataError("the source holds no images. Check its path.")
+        self._count, self._share, self._seed, self._shuffle = count, share, seed, shuffle
+
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch; the last may be smaller."""
+        return self._share.steps(self._count)
+
+    @property
+    def size(self) -> int:
+        """Samples of an epoch."""
+        return self._count
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[BatchIndices]:
+        """Give the batches of one epoch, from a step on."""
+        return (self._batch(epoch, step) for step in range(start, self.steps))
+
+    def stream(self, start: int = 0) -> Iterator[BatchIndices]:
+        """Give batches without end, from a step of the whole run on."""
+        return (self._batch(*divmod(step, self.steps)) for step in itertools.count(start))
+
+    def _batch(self, epoch: int, step: int) -> BatchIndices:
+        places = self._share.places(step, self._count)
+        samples = shuffled(places, self._count, self._seed, epoch) if self._shuffle else places
+        return BatchIndices(epoch, step, samples, places)
 
 
 class Source(ABC):
@@ -42,15 +147,57 @@ class Source(ABC):
         """A short text that changes when the samples do: names, order, labels; for caches and provenance."""
 
     def labels_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the labels of the samples of a turn, which `order` has numbered."""
+        """Give the labels of the samples of a batch, which `order` has numbered."""
         return self.labels[samples]
 
-    def order(self, share: Share, *, seed: int, shuffle: bool) -> Order:
+    def order(self, share: RankShare, *, seed: int, shuffle: bool) -> Order:
         """Say in which order the samples are read."""
         return WholeOrder(len(self), share, seed=seed, shuffle=shuffle)
 
     def __len__(self) -> int:
         return len(self.labels)
+
+
+class Subset(Source):
+    """Some samples of a source, by their numbers there and in that order."""
+
+    def __init__(self, source: Source, indices: Sequence[int] | NDArray[np.int64]) -> None:
+        self.source = source
+        self.indices = np.array(indices, dtype=np.int64)
+        if len(self.indices) and not 0 <= self.indices.min() <= self.indices.max() < len(source):
+            raise ConfigError(
+                f"expected numbers of samples from 0 to {len(source) - 1}; "
+                f"got some from {self.indices.min()} to {self.indices.max()}."
+            )
+        self.indices.flags.writeable = False
+        self.class_names = source.class_names
+        self._labels = source.labels[self.indices]
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """The labels of the samples chosen."""
+        return self._labels
+
+    def read(self, index: int) -> bytes | Pixels:
+        """Read from the source."""
+        return self.source.read(self._place(index))
+
+    def name(self, index: int) -> str:
+        """Name a sample as its source does."""
+        return self.source.name(self._place(index))
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the source's and of the numbers chosen."""
+        return f"subset-{short_hash(self.source.fingerprint, self.indices.tobytes()).hex()}"
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def _place(self, index: int) -> int:
+        if not 0 <= index < len(self.indices):
+            raise IndexError(index)
+        return int(self.indices[index])
 
 
 def check_limit(bad: Sequence[tuple[str, str]], count: int, size: int, limit: float, more: str) -> None:

@@ -7,8 +7,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.data.decode import ImageError, Pixels
-from vitrail.data.source import Source
+from vitrail.data.decode import ImageError
+from vitrail.data.source import Source, Subset
 from vitrail.errors import ConfigError
 from vitrail.files import image_hash, short_hash
 from vitrail.files.hashes import WIDTH
@@ -24,48 +24,6 @@ PAPER_DEV = {
 }
 VTAB = {"train": 800, "dev": 200}
 SHARES: Mapping[str, float] = {"train": 0.9, "dev": 0.1}
-
-
-class Subset(Source):
-    """Some samples of a source, by their numbers there and in that order."""
-
-    def __init__(self, source: Source, indices: Sequence[int] | NDArray[np.int64]) -> None:
-        self.source = source
-        self.indices = np.array(indices, dtype=np.int64)
-        if len(self.indices) and not 0 <= self.indices.min() <= self.indices.max() < len(source):
-            raise ConfigError(
-                f"expected numbers of samples from 0 to {len(source) - 1}; "
-                f"got some from {self.indices.min()} to {self.indices.max()}."
-            )
-        self.indices.flags.writeable = False
-        self.class_names = source.class_names
-        self._labels = source.labels[self.indices]
-
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        """The labels of the samples chosen."""
-        return self._labels
-
-    def read(self, index: int) -> bytes | Pixels:
-        """Read from the source."""
-        return self.source.read(self._place(index))
-
-    def name(self, index: int) -> str:
-        """Name a sample as its source does."""
-        return self.source.name(self._place(index))
-
-    @property
-    def fingerprint(self) -> str:
-        """A digest of the source's and of the numbers chosen."""
-        return f"subset-{short_hash(self.source.fingerprint, self.indices.tobytes()).hex()}"
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def _place(self, index: int) -> int:
-        if not 0 <= index < len(self.indices):
-            raise IndexError(index)
-        return int(self.indices[index])
 
 
 class SomeClasses(Subset):

@@ -5,7 +5,7 @@ from statistics import fmean
 
 import numpy as np
 
-from vitrail.data.splits import Subset
+from vitrail.data.source import Subset
 from vitrail.errors import DataError
 from vitrail.evaluation.features import Sets, measure_cells, read_sets, wanted_samples
 from vitrail.evaluation.shots import Settings, choose_shots

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from vitrail import __version__
 from vitrail.config import encode
-from vitrail.data.source import Source, check_limit
-from vitrail.data.splits import Subset, content_hashes
+from vitrail.data.source import Source, Subset, check_limit
+from vitrail.data.splits import content_hashes
 from vitrail.errors import CheckpointError, DataError
 from vitrail.files import cache_folder, fingerprint_of, replacing, writing
 from vitrail.models import Model, eval_mode

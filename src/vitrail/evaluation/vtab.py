@@ -12,8 +12,8 @@ from vitrail.config.recipe import Training
 from vitrail.config.recipes import adjust, recipe
 from vitrail.data.joined import Joined
 from vitrail.data.open import open_data
-from vitrail.data.source import Source
-from vitrail.data.splits import VTAB, Subset, split, vtab_split
+from vitrail.data.source import Source, Subset
+from vitrail.data.splits import VTAB, split, vtab_split
 from vitrail.errors import ConfigError, DataError, VitrailError
 from vitrail.evaluation.sweep import Score, carry_out, check_seeds, leader_first, make_folder
 from vitrail.runtime.group import Group, joined

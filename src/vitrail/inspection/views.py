@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.data.decode import ImageError
+from vitrail.data.feed import EvalTransform
 from vitrail.data.source import Source
-from vitrail.data.take import EvaluationTake
 from vitrail.data.transforms import scale
 from vitrail.errors import ConfigError, DataError
 from vitrail.inspection.looking import to_model
@@ -36,7 +36,7 @@ def views_of(model: Model, source: Source, numbers: Sequence[int]) -> tuple[View
     config, preprocessing = model.config, model.card.preprocessing
     if config.channels not in (1, 3):
         raise ConfigError(f"images have 1 or 3 channels, and the model reads {config.channels}. Give no images.")
-    take = EvaluationTake(config.image_size, preprocessing, channels=config.channels)
+    take = EvalTransform(config.image_size, preprocessing, channels=config.channels)
     pixels, kept, bad = [], [], []
     for number in numbers:
         try:

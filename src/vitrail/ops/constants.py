@@ -1,10 +1,12 @@
-"""Constant tensors, made once: functions of sizes alone, so that what is kept never goes stale."""
+"""Numbers for a device: constants, made once from sizes alone, and copies that nothing waits for."""
 
 import functools
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 Arguments = ParamSpec("Arguments")
@@ -30,3 +32,11 @@ def constant(make: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         return kept[key]
 
     return once
+
+
+def upload(numbers: NDArray[np.generic], device: torch.device) -> Tensor:
+    """Copy numbers to a device; to a GPU through pinned memory, so that the host goes on at once."""
+    tensor = torch.from_numpy(np.ascontiguousarray(numbers))
+    if device.type == "cpu":
+        return tensor
+    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)

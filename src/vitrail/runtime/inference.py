@@ -15,8 +15,7 @@ from torch import Tensor
 
 from vitrail.data.feed import evaluation_feed
 from vitrail.data.loader import Skip
-from vitrail.data.source import Source
-from vitrail.data.splits import Subset
+from vitrail.data.source import Source, Subset
 from vitrail.errors import DataError
 from vitrail.models import Model
 from vitrail.runtime.group import Group

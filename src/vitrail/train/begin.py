@@ -8,9 +8,9 @@ import numpy as np
 
 from vitrail.checkpoint.run_folder import BEGUN, checkpoints_of, locate, read_document, write_documents
 from vitrail.config.codec import complete, encode
-from vitrail.data.source import Source
+from vitrail.data.source import Source, Subset
 from vitrail.data.sources.remote import RemoteShards
-from vitrail.data.splits import Subset, content_hashes
+from vitrail.data.splits import content_hashes
 from vitrail.errors import ConfigError
 from vitrail.files import fingerprint_of, sha256_of
 from vitrail.train.task import DONE, Task, is_checkpoint

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.config.recipe import Training
-from vitrail.data.feed import Feed
+from vitrail.data.feed import BatchStream
 from vitrail.data.loader import Batch, Skip
-from vitrail.data.transforms.upload import upload
 from vitrail.errors import ConfigError
 from vitrail.models import give_keys
+from vitrail.ops.constants import upload
 from vitrail.ops.order import Purpose, key, mix
 from vitrail.ops.schedules import decay_at, rate_at
 from vitrail.runtime.group import Group
@@ -42,7 +42,7 @@ class Plan:
 
     config: Training
     steps: int
-    feed: Feed
+    feed: BatchStream
     objective: Objective
     forward: Callable[..., Tensor]  # the objective's module, compiled and wrapped as it may be
     autocast: Callable[[], AbstractContextManager[object]]

@@ -5,10 +5,10 @@ from torch import Tensor, nn
 
 from vitrail.config.objective import MaskedAutoencoder
 from vitrail.data.loader import Batch
-from vitrail.data.transforms.upload import upload
 from vitrail.models import Model
 from vitrail.models.mae import MaskedAutoencoderModel
 from vitrail.ops import patchify
+from vitrail.ops.constants import upload
 from vitrail.ops.masking import choose_visible, take
 from vitrail.train.masked import draw_patches, pixel_losses
 from vitrail.train.objective import Losses, suitable

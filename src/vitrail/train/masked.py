@@ -12,11 +12,11 @@ from torch.nn import functional as F
 from vitrail.config.objective import MaskedPatches
 from vitrail.data.loader import Batch
 from vitrail.data.transforms import unscale
-from vitrail.data.transforms.upload import upload
 from vitrail.models import Model, ViT
 from vitrail.models.masked import MaskedPatchModel
 from vitrail.ops import patchify
 from vitrail.ops.colors import COLORS, SMALL, mean_colors, small_colors
+from vitrail.ops.constants import upload
 from vitrail.ops.masking import EACH, plan_corruption, take
 from vitrail.ops.order import Purpose, draws
 from vitrail.train.objective import Losses, suitable

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from vitrail.config import Card
 from vitrail.config.objective import Labels, MaskedAutoencoder, MaskedPatches, NextPixels
 from vitrail.config.recipe import Training
-from vitrail.data.feed import Feed, train_feed
+from vitrail.data.feed import BatchStream, train_feed
 from vitrail.data.source import Source
 from vitrail.models import BiT, Model, ViT
 from vitrail.runtime.group import Group, shard
@@ -190,7 +190,7 @@ def card_of(state: State, metrics: Mapping[str, float] | None = None) -> Card:
     return replace(state.model.card, metrics=dict(state.metrics if metrics is None else metrics))
 
 
-def build_feed(task: Task, source: Source, model: Model, group: Group) -> Feed:
+def build_feed(task: Task, source: Source, model: Model, group: Group) -> BatchStream:
     """Feed the training images at the model's size, with its preprocessing."""
     training = task.training
     return train_feed(

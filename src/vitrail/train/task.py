@@ -18,8 +18,8 @@ from vitrail.config.recipe import Training
 from vitrail.config.recipes import adjust, fit
 from vitrail.config.suitable import check_suitable
 from vitrail.data.loader import Loader
-from vitrail.data.source import Source
-from vitrail.data.splits import SomeClasses, Subset, hold_out, split
+from vitrail.data.source import Source, Subset
+from vitrail.data.splits import SomeClasses, hold_out, split
 from vitrail.errors import WITHOUT_LABELS, CheckpointError, ConfigError, DataError
 from vitrail.files import replacing
 from vitrail.models import Model, create

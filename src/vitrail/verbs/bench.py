@@ -14,9 +14,9 @@ from vitrail.config.card import Preprocessing
 from vitrail.config.recipe import Augmentation
 from vitrail.data import decode
 from vitrail.data.decode import Box, OpenImage, crop_by_library, encode
-from vitrail.data.take import TrainTake
+from vitrail.data.feed import TrainTransform
 from vitrail.data.transforms import inception_box, scale
-from vitrail.data.transforms.crop import SLOTS
+from vitrail.data.transforms.geometry import SLOTS
 from vitrail.errors import ConfigError
 from vitrail.ops.order import Purpose, draws
 from vitrail.runtime.reporter import SILENT, Reporter
@@ -107,7 +107,7 @@ def _measure(name: str, report: Reporter) -> list[Speed]:
     ]
 
 
-_TAKE = TrainTake((SIDE, SIDE), CONFIG, seed=0)
+_TAKE = TrainTransform((SIDE, SIDE), CONFIG, seed=0)
 
 
 def _ours(data: bytes, sample: int, epoch: int) -> Tensor:

@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.config.check import whole
-from vitrail.data.order import Order, Share
-from vitrail.data.source import Source
+from vitrail.data.source import Order, RankShare, Source
 from vitrail.data.sources.remote_order import SPAN, ShardOrder
 from vitrail.data.sources.shards import Shards, shown
 from vitrail.data.sources.tar import TarSource, class_list, expand
@@ -96,7 +95,7 @@ class RemoteShards(Source):
         self._know()
         return sum(self._shards.counts.values())
 
-    def order(self, share: Share, *, seed: int, shuffle: bool) -> Order:
+    def order(self, share: RankShare, *, seed: int, shuffle: bool) -> Order:
         """Read shard after shard, in an order of shards, and inside each in an order of its own."""
         return ShardOrder(self._shards, share, seed=seed, shuffle=shuffle)
 

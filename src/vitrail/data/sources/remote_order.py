@@ -13,7 +13,7 @@ from threading import Thread
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.data.order import Order, Places, Share, Turn
+from vitrail.data.source import BatchIndices, Order, Places, RankShare
 from vitrail.data.sources.shards import Shards
 from vitrail.errors import ConfigError, DataError, VitrailError
 from vitrail.ops.order import Purpose, key, shuffled
@@ -24,7 +24,7 @@ SPAN = 1 << 32  # numbers of samples that a shard has for itself
 class ShardOrder(Order):
     """Turns of a stream of shards; each is fetched when a turn of this rank first needs it."""
 
-    def __init__(self, files: Shards, share: Share, *, seed: int, shuffle: bool) -> None:
+    def __init__(self, files: Shards, share: RankShare, *, seed: int, shuffle: bool) -> None:
         self._files, self._share, self._seed, self._shuffle = files, share, seed, shuffle
         self._ahead: tuple[int, Thread] | None = None
         self._used: deque[set[int]] = deque(maxlen=share.ahead)  # shards of the turns that may be under way
@@ -45,11 +45,11 @@ class ShardOrder(Order):
         counts = self._files.counts
         return round(sum(counts.values()) / len(counts) * len(self._files)) if counts else None
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Turn]:
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[BatchIndices]:
         """Give the turns of one epoch, from a step on."""
         return self._walk(epoch, start, onward=False)
 
-    def stream(self, start: int = 0) -> Iterator[Turn]:
+    def stream(self, start: int = 0) -> Iterator[BatchIndices]:
         """Give turns without end; of the shards before the first step only their counts are asked."""
         epoch, step = self._find(start)
         while True:
@@ -71,7 +71,7 @@ class ShardOrder(Order):
             self._evict()
         return divmod(start, max(self._share.steps(passed), 1))
 
-    def _walk(self, epoch: int, start: int, *, onward: bool) -> Iterator[Turn]:
+    def _walk(self, epoch: int, start: int, *, onward: bool) -> Iterator[BatchIndices]:
         numbers = self.shards(epoch)
         following = [*numbers[1:].tolist(), int(self.shards(epoch + 1)[0]) if onward else None]
         ends = np.zeros(len(numbers) + 1, dtype=np.int64)  # places of the order at which shards end
@@ -93,7 +93,7 @@ class ShardOrder(Order):
             self._used.append({int(numbers[position]) for position in reached})
             for position in reached:
                 self._reach(int(numbers[position]), following[position])
-            yield Turn(epoch, step, self._samples(places, positions, numbers, ends, epoch), places)
+            yield BatchIndices(epoch, step, self._samples(places, positions, numbers, ends, epoch), places)
 
     def _samples(
         self, places: Places, positions: Places, numbers: NDArray[np.int64], ends: NDArray[np.int64], epoch: int

@@ -167,7 +167,7 @@ def class_list(file: Path) -> tuple[str, ...] | None:
 def numbered(
     found: Sequence[int | str | None], given: tuple[str, ...] | None, path: Location
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Turn labels into numbers of classes; names without a list of them are numbered in their order."""
+    """BatchIndices labels into numbers of classes; names without a list of them are numbered in their order."""
     kinds = {type(label) for label in found if label is not None}
     if len(kinds) > 1:
         raise ConfigError(f"{path}: expected labels of one kind; some are numbers and some are names.")

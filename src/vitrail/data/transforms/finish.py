@@ -14,10 +14,9 @@ from torch import Tensor
 
 from vitrail.config.card import Preprocessing
 from vitrail.config.recipe import Augmentation
-from vitrail.data.transforms import color, crop, geometry, mixing, randaugment
-from vitrail.data.transforms.upload import upload
+from vitrail.data.transforms import color, geometry, mixing, randaugment
 from vitrail.errors import ShapeError
-from vitrail.ops.constants import constant
+from vitrail.ops.constants import constant, upload
 from vitrail.ops.order import Purpose, draws
 
 Images = UInt8[Tensor, "B C H W"]
@@ -38,7 +37,7 @@ class Finished(NamedTuple):
 def draw_slots(config: Augmentation) -> dict[Purpose, int]:
     """How many numbers each stage in use takes for a sample."""
     wanted = {
-        Purpose.CROP: crop.SLOTS if config.crop == "inception" else 0,
+        Purpose.CROP: geometry.SLOTS if config.crop == "inception" else 0,
         Purpose.FLIP: 1 if config.flip else 0,
         Purpose.THREE_AUGMENT: 2 if config.three_augment else 0,
         Purpose.JITTER: 3 if config.jitter else 0,

@@ -27,8 +27,8 @@ from torch import Tensor
 
 from vitrail.config.recipe import RandAugment
 from vitrail.data.transforms import color, geometry
-from vitrail.data.transforms.upload import upload
 from vitrail.errors import ShapeError
+from vitrail.ops.constants import upload
 
 Images = UInt8[Tensor, "B C H W"]
 Reals = NDArray[np.float64]
