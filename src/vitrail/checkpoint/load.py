@@ -119,9 +119,9 @@ class Checkpoint:
 
     def build(self, request: Request, device: torch.device | str | None) -> Model:
         """Make the model that is requested, to evaluate."""
-        place = find_device(device)
+        target = find_device(device)
         config, weights, card, _ = self.read(request, torch.float32)
-        model = assemble(config, weights).to(place).eval()
+        model = assemble(config, weights).to(target).eval()
         model.card = card
         if card.provenance is not None:
             _log(card.provenance)

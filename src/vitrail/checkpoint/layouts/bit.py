@@ -116,9 +116,9 @@ def _rows(config: BiTConfig, dialect: Dialect, names: Names) -> Iterator[Row]:
             if part == "shortcut":
                 yield kernel(f"{ours}.shortcut.weight", f"{theirs}/{names.shortcut}/kernel", conv)
                 continue
-            place = ("first", "second", "third").index(part)
-            yield kernel(f"{ours}.conv{place + 1}.weight", f"{theirs}/{names.convolutions[place]}/kernel", conv)
-            yield from _norm(f"{ours}.norm{place + 1}", f"{theirs}/{names.norms[place]}", conv.inward, dialect)
+            number = ("first", "second", "third").index(part)
+            yield kernel(f"{ours}.conv{number + 1}.weight", f"{theirs}/{names.convolutions[number]}/kernel", conv)
+            yield from _norm(f"{ours}.norm{number + 1}", f"{theirs}/{names.norms[number]}", conv.inward, dialect)
     yield from _norm("norm", f"{prefix}{names.last_norm}", config.representation, dialect)
     if config.classes:
         shape = (*[1] * (names.head_axes - 2), config.representation, config.classes)
