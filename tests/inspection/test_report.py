@@ -352,8 +352,19 @@ def test_a_model_in_memory_is_looked_into(home: Path, tmp_path: Path) -> None:
     model = guessing(names=NAMES).train()
     made = vitrail.inspect(model, home / "loose" / "1.png", out=tmp_path / "out", bias=False)
     assert (made.images, made.numbers["title"], model.training) == (1, "model", True)
-    with pytest.raises(ConfigError, match="keeps its image size"):
+    with pytest.raises(ConfigError, match=r"the model reads images of \(8, 12\); got image_size=32"):
         vitrail.inspect(model, image_size=32, out=tmp_path / "other")
+
+
+@pytest.mark.parametrize("labeled", [False, True])
+def test_images_in_memory_are_looked_at(labeled: bool, home: Path, tmp_path: Path) -> None:
+    pixels = [np.full((20, 30, 3), level, np.uint8) for level in (0, 120, 240)]
+    mixed = [home / "loose" / "0.png", Image.fromarray(pixels[1]), pixels[2]]
+    images = list(zip(pixels, range(3), strict=True)) if labeled else mixed
+    made = vitrail.inspect(guessing(names=NAMES), images, out=tmp_path / "out", bias=False)
+    shown = made.numbers["images"]
+    assert [image["label"] is not None for image in shown] == [labeled] * 3
+    assert all(image["top"] for image in shown)
 
 
 def test_another_model_is_put_beside(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

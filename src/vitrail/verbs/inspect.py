@@ -2,13 +2,15 @@
 
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
-from vitrail.checkpoint.load import load
+import numpy as np
+from torch import Tensor
+
 from vitrail.config import name_of
 from vitrail.config.check import whole
-from vitrail.data.open import choose_split, open_images
+from vitrail.data.decode import from_library
+from vitrail.data.open import choose_split, open_data, open_images
 from vitrail.data.source import Source
 from vitrail.data.sources.files import loose_images
 from vitrail.errors import ConfigError
@@ -17,20 +19,20 @@ from vitrail.inspection.predictions import open_objective, predict
 from vitrail.inspection.report import MOST_IMAGES, Report, check_folder, title_of, write_report
 from vitrail.inspection.study import look_at
 from vitrail.inspection.views import choose_images
-from vitrail.models import Model, find_device
+from vitrail.models import Model
 from vitrail.runtime.reporter import SILENT, Reporter
-
-AnyModel = str | os.PathLike[str] | Model
+from vitrail.verbs.images import gather_images
+from vitrail.verbs.predict import Checkpoint, ImageSize, open_model
 
 
 def inspect(
-    model: AnyModel,
+    model: Checkpoint,
     images: object = None,
     *,
-    against: AnyModel | None = None,
+    against: Checkpoint | None = None,
     out: str | os.PathLike[str] | None = None,
     split: str | None = None,
-    image_size: int | tuple[int, int] | None = None,
+    image_size: ImageSize | None = None,
     count: int = 16,
     search: int = 64,
     bias: bool = True,
@@ -42,7 +44,7 @@ def inspect(
     """Look inside a model: write its filters, positions, attention, mistakes and layers as figures, numbers and a page.
 
     `model` is a name, a file, a run folder or a model in memory, and so is `against`, which is shown beside it.
-    `images` are a file, a folder, a list of images, or any data: `count` of them are shown, spread over all, and of
+    `images` are a file, a folder, images in memory, or any data: `count` of them are shown, spread over all, and of
     those with labels the most confident mistakes among `search` come first. Without images, the page shows what the
     weights show. `bias` also moves the images, and drops and exchanges their patches. `out` is the folder to write,
     runs/inspect-NAME where it is left out; an earlier report of the same model is replaced. `command` is printed on
@@ -56,11 +58,9 @@ def inspect(
     folder = Path(out or f"runs/inspect-{slug_of(model)}").expanduser()
     check_folder(folder, titles[0])
     source = None if images is None else _open(images, split, report, allow_pipe=allow_pipe)
-    opened, other = (
-        None if each is None else _load(each, image_size, device, title, report)
-        for each, title in zip((model, against), (*titles, ""), strict=False)
-    )
-    assert opened is not None
+    with report.working(f"loading {' and '.join(titles)}"):
+        opened = open_model(model, image_size, device)
+        other = None if against is None else open_model(against, image_size, device)
     chosen, mistakes = ([], []) if source is None else choose_images(opened, source, count, search, report)
     subject, wrong = look_at(titles[0], opened, source, chosen, mistakes, bias=bias, report=report)
     objective = None if isinstance(model, Model) or subject.views is None else open_objective(model, opened)
@@ -78,33 +78,30 @@ def inspect(
 
 def _open(images: object, split: str | None, report: Reporter, *, allow_pipe: bool) -> Source:
     """Open the images to look at, and say which are left aside."""
-    splits: Mapping[str, Source] = open_images(images, allow_pipe=allow_pipe)  # pyright: ignore[reportArgumentType]
-    if isinstance(images, str | os.PathLike):
-        path = Path(images).expanduser()
-        if path.is_dir() and any(entry.is_dir() for entry in path.iterdir()) and (loose := loose_images(path)):
-            report.note(f"{len(loose):,} images that lie beside the folders of classes are not looked at")
+    if not isinstance(images, str | os.PathLike):
+        first = images[0] if isinstance(images, list | tuple) and images else images
+        in_memory = (
+            isinstance(first, str | os.PathLike | bytes | np.ndarray | Tensor) or from_library(first) is not None
+        )
+        if in_memory and (first is images or getattr(first, "ndim", 3) < 4):  # else arrays of (images, labels)
+            return gather_images(images, report)
+        splits = open_data(images, unlabeled=True)
+        return splits[choose_split(splits, "the data", split)]
+    splits = open_images(images, allow_pipe=allow_pipe)
+    path = Path(images).expanduser()
+    if path.is_dir() and any(entry.is_dir() for entry in path.iterdir()) and (loose := loose_images(path)):
+        report.note(f"{len(loose):,} images that lie beside the folders of classes are not looked at")
     return splits[choose_split(splits, str(images), split)]
 
 
-def _load(
-    model: AnyModel, image_size: int | tuple[int, int] | None, device: str | None, title: str, report: Reporter
-) -> Model:
-    if isinstance(model, Model):
-        if image_size is not None or device is not None:
-            raise ConfigError("a model in memory keeps its image size and its device. Leave image_size and device out.")
-        return model
-    with report.working(f"loading {title}"):
-        return load(model, image_size=image_size, device=find_device(device))
-
-
-def titles_of(model: AnyModel, against: AnyModel | None) -> list[str]:
+def titles_of(model: Checkpoint, against: Checkpoint | None) -> list[str]:
     """Name two models shortly, unless that is one name."""
     both = [model] if against is None else [model, against]
     short = [_title(each) for each in both]
     return short if len({*short}) == len(short) else [_source(each) or _title(each) for each in both]
 
 
-def _title(model: AnyModel) -> str:
+def _title(model: Checkpoint) -> str:
     return (
         title_of(source)
         if (source := _source(model))
@@ -112,14 +109,14 @@ def _title(model: AnyModel) -> str:
     )
 
 
-def _source(model: AnyModel) -> str:
+def _source(model: Checkpoint) -> str:
     """Give where a model comes from; nothing where that is not known."""
     if not isinstance(model, Model):
         return os.fspath(model)
     return "" if model.card.provenance is None else model.card.provenance.source
 
 
-def slug_of(model: AnyModel) -> str:
+def slug_of(model: Checkpoint) -> str:
     """Give a name for a folder, which holds the folder of a path too."""
     parts = Path((_source(model) or _title(model)).rstrip("/")).with_suffix("").parts[-2:]
     return re.sub(r"[^A-Za-z0-9.-]+", "-", "-".join(parts)).strip("-") or "model"

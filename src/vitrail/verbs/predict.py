@@ -107,7 +107,7 @@ def _run(
     """Send images through a model; refuse what cannot be before anything is computed."""
     one_of("precision", precision, ("float32", "bfloat16"))
     source = gather_images(images, report)
-    model = _open(model, image_size, device)
+    model = open_model(model, image_size, device)
     if "logits" in parts and not model.config.classes:
         raise ConfigError(
             "the model has no classifier, so it names no class. Fine-tune it with vitrail.finetune, or take what it "
@@ -126,7 +126,7 @@ def _run(
     return _compute(model, source, parts, how, report)
 
 
-def _open(model: Checkpoint, size: ImageSize | None, device: str | torch.device | None) -> Model:
+def open_model(model: Checkpoint, size: ImageSize | None, device: str | torch.device | None) -> Model:
     """Load a checkpoint; a model in memory stays as it is and where it is."""
     if isinstance(model, str | os.PathLike):
         return load(model, image_size=size, device=choose_device(device))
