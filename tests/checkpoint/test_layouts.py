@@ -232,7 +232,7 @@ def test_names_that_do_not_fit_the_layout_are_refused_before_any_work(tmp_path: 
             vitrail.convert(tmp_path / "nothing", tmp_path / name, layout=layout)
     vitrail.save(model, tmp_path / "w.npz", layout="google")
     before = (tmp_path / "w.npz").read_bytes()
-    with pytest.raises(CheckpointError, match=r"exists already\. Choose another name, or say overwrite"):
+    with pytest.raises(CheckpointError, match=r"exists already\. Choose another name, or give overwrite=True"):
         vitrail.save(family("vit-mean"), tmp_path / "w.npz", layout="google")
     assert (tmp_path / "w.npz").read_bytes() == before
     vitrail.save(family("vit-mean"), tmp_path / "w.npz", layout="google", overwrite=True)

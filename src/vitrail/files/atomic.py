@@ -126,7 +126,7 @@ def check_replaceable(path: Path, *, overwrite: bool, ours: Collection[str] | No
     if not any(path.iterdir()):
         return
     if not overwrite:
-        raise CheckpointError(f"{path} exists already and is not empty. Choose another name, or say overwrite.")
+        raise CheckpointError(f"{path} exists already and is not empty. Choose another name, or give overwrite=True.")
     if not (path / mark).is_file():
         raise CheckpointError(
             f"will not overwrite {path}: it has no {mark}, so it is none of ours, and its files would be lost. "

@@ -57,9 +57,9 @@ THREE_KERNELS = Codec(
 THREE_BIASES = Codec(lambda *theirs: torch.cat([part.reshape(-1) for part in theirs]), _three)
 
 
-def pair(ours: str, theirs: str, shape: Shape) -> Iterator[Row]:
+def pair(ours: str, theirs: str, shape: Shape, codec: Codec = SAME) -> Iterator[Row]:
     """Give the rows of a weight and its bias that a library of torch names as we do."""
-    yield Row(f"{ours}.weight", (f"{theirs}.weight",), shape, SAME)
+    yield Row(f"{ours}.weight", (f"{theirs}.weight",), shape, codec)
     yield Row(f"{ours}.bias", (f"{theirs}.bias",), shape[:1], SAME)
 
 

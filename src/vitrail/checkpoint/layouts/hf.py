@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vitrail.checkpoint.archives.base import Entry
-from vitrail.checkpoint.layouts.base import SAME, Dialect, FileHints, Found, Headers, Holds, Layout, Row, common_prefix
+from vitrail.checkpoint.layouts.base import Dialect, FileHints, Found, Headers, Holds, Layout, Row, common_prefix
 from vitrail.checkpoint.layouts.codecs import FLAT, PATCHES, TABLE, THREE, pair
 from vitrail.checkpoint.layouts.inference import file_grid, find_heads
 from vitrail.config import LearnedPositions, ModelConfig, PatchStem, ViTConfig, as_size
@@ -129,8 +129,7 @@ def rows(config: ModelConfig, dialect: Dialect) -> Iterator[Row]:
     width, side, prefix, parts = config.width, config.stem.patch, dialect["prefix"], PARTS[dialect["names"]]
     embeddings = f"{prefix}embeddings"
     patches = (width, config.channels, side, side)
-    yield Row("embedding.projection.weight", (f"{embeddings}.patch_embeddings.projection.weight",), patches, PATCHES)
-    yield Row("embedding.projection.bias", (f"{embeddings}.patch_embeddings.projection.bias",), (width,), SAME)
+    yield from pair("embedding.projection", f"{embeddings}.patch_embeddings.projection", patches, PATCHES)
     yield Row("class_token", (f"{embeddings}.cls_token",), (1, 1, width), FLAT)
     yield Row("positions.table.0", (f"{embeddings}.position_embeddings",), (1, config.tokens, width), TABLE)
     for index in range(config.depth):

@@ -189,17 +189,11 @@ def _vit_rows(config: ViTConfig, dialect: Dialect) -> Iterator[Row]:
     width = config.width
     match config.stem:
         case PatchStem(patch=side):
-            yield Row(
-                "embedding.projection.weight",
-                ("patch_embed.proj.weight",),
-                (width, config.channels, side, side),
-                PATCHES,
-            )
-            yield Row("embedding.projection.bias", ("patch_embed.proj.bias",), (width,), SAME)
+            shape = (width, config.channels, side, side)
+            yield from pair("embedding.projection", "patch_embed.proj", shape, PATCHES)
         case HybridStem(patch=side) as stem:
             shape = (width, stem.channels, side, side)
-            yield Row("embedding.patches.projection.weight", ("patch_embed.proj.weight",), shape, PATCHES)
-            yield Row("embedding.patches.projection.bias", ("patch_embed.proj.bias",), (width,), SAME)
+            yield from pair("embedding.patches.projection", "patch_embed.proj", shape, PATCHES)
             yield from _hybrid_rows(config, stem)
         case _:
             assert_never(config.stem)
@@ -258,8 +252,7 @@ def _bit_rows(config: BiTConfig) -> Iterator[Row]:
             yield from pair(f"{ours}.norm{number}", f"{theirs}.norm{number}", (conv.inward,))
     yield from pair("norm", "norm", (config.representation,))
     if config.classes:
-        yield Row("head.weight", ("head.fc.weight",), (config.classes, config.representation, 1, 1), POINT)
-        yield Row("head.bias", ("head.fc.bias",), (config.classes,), SAME)
+        yield from pair("head", "head.fc", (config.classes, config.representation, 1, 1), POINT)
 
 
 def _kernel(ours: str, theirs: str, conv: Convolution) -> Row:

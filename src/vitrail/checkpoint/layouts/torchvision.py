@@ -64,8 +64,7 @@ def rows(config: ModelConfig, dialect: Dialect) -> Iterator[Row]:
     width, side, first = config.width, config.stem.patch, dialect["mlp"]
     prefix = dialect["prefix"]
     patches = (width, config.channels, side, side)
-    yield Row("embedding.projection.weight", (f"{prefix}conv_proj.weight",), patches, PATCHES)
-    yield Row("embedding.projection.bias", (f"{prefix}conv_proj.bias",), (width,), SAME)
+    yield from pair("embedding.projection", f"{prefix}conv_proj", patches, PATCHES)
     yield Row("class_token", (f"{prefix}class_token",), (1, 1, width), FLAT)
     yield Row("positions.table.0", (f"{prefix}encoder.pos_embedding",), (1, config.tokens, width), TABLE)
     for index in range(config.depth):
