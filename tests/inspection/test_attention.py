@@ -19,7 +19,6 @@ from vitrail.inspection.maps import QueryMaps, plan_maps, to_levels
 from vitrail.models import ViT, build
 from vitrail.ops import attention_chunks
 from vitrail.ops.distance import distance_sums, distances_from, patch_places
-from vitrail.ops.rollout import roll_on
 
 VITS = [name for name in FAMILIES if name != "bit"]
 

@@ -14,7 +14,6 @@ from vitrail.inspection.looking import AT_ONCE, in_parts, to_model, with_attenti
 from vitrail.models import ViT, eval_mode
 from vitrail.ops import CHUNK
 from vitrail.ops.distance import distance_sums, distances_from, patch_places
-from vitrail.ops.rollout import roll_on
 
 
 class AttentionShape(NamedTuple):
@@ -159,6 +158,18 @@ class Distances:
     def mean(self) -> Float[Tensor, "B L h"]:
         """Pixels, the mean over the queries."""
         return self.sums / len(self.places)
+
+
+def with_residual(weights: Float[Tensor, "B T T"]) -> Float[Tensor, "B T T"]:
+    """Add the residual's share to attention weights, the mean over the heads: each token keeps as much as it takes."""
+    mixed = weights + torch.eye(weights.shape[1], dtype=weights.dtype, device=weights.device)
+    return mixed / mixed.sum(dim=2, keepdim=True)
+
+
+def roll_on(joint: Float[Tensor, "B T T"] | None, weights: Float[Tensor, "B T T"]) -> Float[Tensor, "B T T"]:
+    """Go one layer on: shares of the input tokens in the tokens after it; `joint` are those before it."""
+    mixed = with_residual(weights)
+    return mixed if joint is None else mixed @ joint
 
 
 def rollout(model: nn.Module, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B rows cols"]:

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -11,7 +12,6 @@ from vitrail.models import BiT, ViT, eval_mode
 from vitrail.models.resnet import SameConv
 from vitrail.models.vit import PatchEmbedding
 from vitrail.ops import standardize_by_variance, unpatchify
-from vitrail.ops.components import principal_components
 
 SHOWN = 28  # as in Fig. 7
 
@@ -43,3 +43,15 @@ def filter_components(model: nn.Module, count: int = SHOWN) -> Components:
     filters = filters_of(model)
     found, shares = principal_components(filters.flatten(1), whole("count", count))
     return Components(found.unflatten(1, tuple(filters.shape[1:])).to(filters), shares.to(filters))
+
+
+def principal_components(filters: Float[Tensor, "D F"], count: int) -> tuple[Float[Tensor, "k F"], Float[Tensor, " k"]]:
+    """Give the directions in which the filters differ most, each of length one, and their shares of the variance.
+
+    There are no more than filters or their values. A component has no sign of its own: its largest value is positive.
+    """
+    exact = filters.detach().double()
+    _, sizes, directions = torch.linalg.svd(exact - exact.mean(dim=0), full_matrices=False)
+    largest = directions.gather(1, directions.abs().argmax(dim=1, keepdim=True))
+    shares = sizes.square() / sizes.square().sum().clamp(min=torch.finfo(torch.float64).tiny)
+    return (directions * largest.sign())[:count].float(), shares[:count].float()

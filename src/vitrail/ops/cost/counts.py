@@ -44,7 +44,7 @@ class Parts:
         return self.total - self.head
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Convolution:
     """One standardised convolution, with the feature map that it reads."""
 
@@ -96,17 +96,7 @@ def convolutions(config: ModelConfig) -> Iterator[Convolution]:
     height, width = config.image_size
 
     def conv(part: str, unit: int, inward: int, outward: int, kernel: int, stride: int) -> Convolution:
-        return Convolution(
-            unit=unit,
-            part=part,
-            inward=inward,
-            outward=outward,
-            kernel=kernel,
-            stride=stride,
-            height=height,
-            width=width,
-            same=same,
-        )
+        return Convolution(unit, part, inward, outward, kernel, stride, height, width, same)
 
     first = conv("root", 0, config.channels, root, 7, 2)
     yield first
