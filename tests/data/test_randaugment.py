@@ -17,7 +17,7 @@ def images(count: int, height: int = 28, width: int = 35) -> Tensor:
 
 
 def choose(name: str, sign: float = 0.0, column: float = 0.0) -> list[float]:
-    return [(OPERATIONS.index(name) + 0.5) / len(OPERATIONS), sign, column]
+    return [(list(OPERATIONS).index(name) + 0.5) / len(OPERATIONS), sign, column]
 
 
 def test_the_sixteen_operations_are_all_there_and_as_likely() -> None:

@@ -4,7 +4,8 @@ Every number is a hash of (seed, epoch, sample, purpose), drawn on the CPU; a ba
 of a thousand gives it.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,18 +35,12 @@ class Finished(NamedTuple):
     targets: Float[Tensor, "B K"]
 
 
-def draw_slots(config: Augmentation) -> dict[Purpose, int]:
-    """How many numbers each stage in use takes for a sample."""
-    wanted = {
-        Purpose.CROP: geometry.SLOTS if config.crop == "inception" else 0,
-        Purpose.FLIP: 1 if config.flip else 0,
-        Purpose.THREE_AUGMENT: 2 if config.three_augment else 0,
-        Purpose.JITTER: 3 if config.jitter else 0,
-        Purpose.RANDAUGMENT: randaugment.slots(config.randaugment) if config.randaugment else 0,
-        Purpose.ERASING: 6 if config.random_erasing else 0,
-        Purpose.MIXING: mixing.SLOTS if config.mixup or config.cutmix else 0,
-    }
-    return {purpose: count for purpose, count in wanted.items() if count}
+class Stage(NamedTuple):
+    """An augmentation: what its numbers are drawn for, how many an image takes, and the function of them."""
+
+    purpose: int  # a new one takes a number that no `Purpose` has
+    slots: int | Callable[[Any], int]  # of the field's value
+    apply: Callable[[Images, Reals, Any], Images]  # to images, their numbers and the field's value
 
 
 def finish(
@@ -92,22 +87,29 @@ def finish(
     return Finished(mixed, mixing.soft_targets(labels, labels.index_select(0, partner), weight, classes))
 
 
-def augment(images: Images, u: dict[Purpose, Reals], config: Augmentation) -> Images:
+def draw_slots(config: Augmentation) -> dict[int, int]:
+    """How many numbers each stage in use takes for a sample."""
+    found: dict[int, int] = {Purpose.CROP: geometry.SLOTS} if config.crop == "inception" else {}
+    for field, stage in STAGES.items():
+        if value := getattr(config, field):
+            found[stage.purpose] = stage.slots if isinstance(stage.slots, int) else stage.slots(value)
+    return found | ({Purpose.MIXING: mixing.SLOTS} if config.mixup or config.cutmix else {})
+
+
+def augment(images: Images, u: Mapping[int, Reals], config: Augmentation) -> Images:
     """Apply the stages that keep whole levels; the numbers of a stage that is not in use are not there."""
-    if Purpose.FLIP in u:
-        images = geometry.flip(images, upload((u[Purpose.FLIP][:, 0] < 0.5).astype(np.int32), images.device))
-    if Purpose.THREE_AUGMENT in u:
-        images = three_augment(images, u[Purpose.THREE_AUGMENT])
-    if Purpose.JITTER in u:
-        images = jitter(images, u[Purpose.JITTER], config.jitter)
-    if Purpose.RANDAUGMENT in u and config.randaugment:
-        images = randaugment.randaugment(images, u[Purpose.RANDAUGMENT], config.randaugment)
-    if Purpose.ERASING in u:
-        images = erase(images, u[Purpose.ERASING], config.random_erasing)
+    for field, stage in STAGES.items():
+        if stage.purpose in u:
+            images = stage.apply(images, u[stage.purpose], getattr(config, field))
     return images
 
 
-def three_augment(images: Images, u: Reals) -> Images:
+def mirror(images: Images, u: Reals, _: object = None) -> Images:
+    """Flip half of the images; numbers B 1."""
+    return geometry.flip(images, upload((u[:, 0] < 0.5).astype(np.int32), images.device))
+
+
+def three_augment(images: Images, u: Reals, _: object = None) -> Images:
     """Make each image grey, solarised or blurred, one of them (Touvron et al., 2022); numbers B 2."""
     kind = np.floor(u[:, 0] * 3).astype(np.int64)
     order = np.argsort(kind, kind="stable")
@@ -157,6 +159,16 @@ def noise(keys: Int[Tensor, " B"], shape: torch.Size) -> UInt8[Tensor, "B ..."]:
     for shift, factor in ((16, 0x7FEB352D), (15, -2073254261)):
         value = (value ^ ((value >> shift) & (0xFFFFFFFF >> shift))) * factor
     return ((value >> 24) & 0xFF).to(torch.uint8).unflatten(1, shape)
+
+
+# By the field of `Augmentation`, in the order in which they are applied: a new one is a field, a function and a row.
+STAGES = {
+    "flip": Stage(Purpose.FLIP, 1, mirror),
+    "three_augment": Stage(Purpose.THREE_AUGMENT, 2, three_augment),
+    "jitter": Stage(Purpose.JITTER, 3, jitter),
+    "randaugment": Stage(Purpose.RANDAUGMENT, randaugment.slots, randaugment.randaugment),
+    "random_erasing": Stage(Purpose.ERASING, 6, erase),
+}
 
 
 def scale(images: Images, preprocessing: Preprocessing) -> Float[Tensor, "B C H W"]:

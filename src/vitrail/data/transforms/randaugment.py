@@ -19,6 +19,9 @@ image; and contrast turns about the image's mean, as in PIL, where that code has
 What comes from outside is grey, and maps take the nearest pixel.
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from jaxtyping import UInt8
@@ -33,28 +36,27 @@ from vitrail.ops.constants import upload
 Images = UInt8[Tensor, "B C H W"]
 Reals = NDArray[np.float64]
 
-OPERATIONS = (
-    "autocontrast",
-    "equalize",
-    "invert",
-    "rotate",
-    "shear_x",
-    "shear_y",
-    "translate_x",
-    "translate_y",
-    "posterize",
-    "solarize",
-    "solarize_add",
-    "saturation",
-    "contrast",
-    "brightness",
-    "sharpness",
-    "cutout",
-)
-MAPS = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")  # neighbours above, so that they go as one
 EACH = 3  # numbers a layer: which operation; its sign or row; its column
 SIDE = 224
 WIDTH = 6  # parameters of an operation at most
+
+
+class Drawn(NamedTuple):
+    """What the numbers of a layer say: the magnitude in tens, and for each image a sign and a place."""
+
+    share: float
+    sign: Reals
+    row: Reals
+    col: Reals
+    height: int
+    width: int
+
+
+class Operation(NamedTuple):
+    """How an operation finds its parameters, and what it does with them to some images."""
+
+    parameters: Callable[[Drawn], float | Reals]
+    apply: Callable[[Images, Tensor], Images]
 
 
 def slots(config: RandAugment) -> int:
@@ -91,67 +93,74 @@ def randaugment(images: Images, u: Reals, config: RandAugment) -> Images:
 def plan(u: Reals, magnitude: float, height: int, width: int) -> tuple[NDArray[np.int64], Reals]:
     """Choose an operation (its number) and its parameters (B WIDTH, the rest zero) for every image."""
     which = np.floor(u[:, 0] * len(OPERATIONS)).astype(np.int64)
-    share = magnitude / 10
-    sign = np.where(u[:, 1] < 0.5, 1.0, -1.0)
-    none = np.zeros(len(u))
-    tall, wide = int(40 * share * height / SIDE), int(40 * share * width / SIDE)
-    row, col = np.floor(u[:, 1] * height), np.floor(u[:, 2] * width)
+    drawn = Drawn(magnitude / 10, np.where(u[:, 1] < 0.5, 1.0, -1.0), u[:, 1], u[:, 2], height, width)
     table = np.zeros((len(u), WIDTH))
-    made = {
-        "rotate": geometry.rotations(sign * 30 * share, height, width),
-        "shear_x": geometry.shears(sign * 0.3 * share, none),
-        "shear_y": geometry.shears(none, sign * 0.3 * share),
-        "translate_x": geometry.translations(sign * 100 * share * width / SIDE, none),
-        "translate_y": geometry.translations(none, sign * 100 * share * height / SIDE),
-        "posterize": int(4 * share),
-        "solarize": int(256 * share),
-        "solarize_add": int(110 * share),
-        "cutout": np.stack([row - tall, col - wide, none + 2 * tall, none + 2 * wide, none, none], axis=1),
-    }
-    for number, name in enumerate(OPERATIONS):
+    for number, operation in enumerate(OPERATIONS.values()):
         chosen = which == number
-        values = made.get(name, 0.1 + 1.8 * share)
+        values = operation.parameters(drawn)
         table[chosen] = values[chosen] if isinstance(values, np.ndarray) else values
     return which, table
 
 
 def _layer(images: Images, choice: NDArray[np.int64], parameters: Tensor) -> Images:
-    """Apply one operation to each, given in the order of the operations."""
+    """Apply one operation to each, given in the order of the operations; neighbours that are one function go as one."""
     done = torch.empty_like(images)
-    numbers = [OPERATIONS.index(name) for name in OPERATIONS if name not in MAPS[1:]]
-    starts = [int(start) for start in np.searchsorted(choice, [*numbers, len(OPERATIONS)])]
+    functions = [operation.apply for operation in OPERATIONS.values()]
+    numbers = [number for number, apply in enumerate(functions) if not number or apply is not functions[number - 1]]
+    starts = [int(start) for start in np.searchsorted(choice, [*numbers, len(functions)])]
     for number, start, end in zip(numbers, starts[:-1], starts[1:], strict=True):
         if start < end:
-            done[start:end] = _apply(OPERATIONS[number], images[start:end], parameters[start:end])
+            done[start:end] = functions[number](images[start:end], parameters[start:end])
     return done
 
 
-def _apply(name: str, images: Images, parameters: Tensor) -> Images:
-    """Apply an operation to all of these images."""
-    first = parameters[:, 0]
-    match name:
-        case "autocontrast":
-            return color.autocontrast(images)
-        case "equalize":
-            return color.equalize(images)
-        case "invert":
-            return color.invert(images)
-        case "rotate":
-            return geometry.affine(images, parameters)
-        case "posterize":
-            return color.posterize(images, first.to(torch.int32))
-        case "solarize":
-            return color.solarize(images, first.to(torch.int32))
-        case "solarize_add":
-            return color.solarize_add(images, first.to(torch.int32))
-        case "cutout":
-            return geometry.cutout(images, parameters[:, :4])
-        case "saturation":
-            return color.saturation(images, first)
-        case "contrast":
-            return color.contrast(images, first)
-        case "brightness":
-            return color.brightness(images, first)
-        case "sharpness":
-            return color.sharpness(images, first)
-    raise AssertionError(f"no operation {name!r}")
+def _factor(drawn: Drawn) -> float:
+    return 0.1 + 1.8 * drawn.share
+
+
+def _boxes(drawn: Drawn) -> Reals:
+    tall, wide = (int(40 * drawn.share * side / SIDE) for side in (drawn.height, drawn.width))
+    row, col = np.floor(drawn.row * drawn.height), np.floor(drawn.col * drawn.width)
+    none = np.zeros_like(row)
+    return np.stack([row - tall, col - wide, none + 2 * tall, none + 2 * wide, none, none], axis=1)
+
+
+def _alone(function: Callable[[Images], Images]) -> Operation:
+    return Operation(_factor, lambda images, _: function(images))
+
+
+def _by_factor(function: Callable[[Images, Tensor], Images]) -> Operation:
+    return Operation(_factor, lambda images, parameters: function(images, parameters[:, 0]))
+
+
+def _by_levels(most: int, function: Callable[[Images, Tensor], Images]) -> Operation:
+    """Take a whole number, so many tenths of the magnitude."""
+    return Operation(
+        lambda drawn: int(most * drawn.share),
+        lambda images, parameters: function(images, parameters[:, 0].to(torch.int32)),
+    )
+
+
+def _by_map(parameters: Callable[[Drawn, Reals], Reals]) -> Operation:
+    """Show an image through a map; the second argument is a zero for every image."""
+    return Operation(lambda drawn: parameters(drawn, np.zeros_like(drawn.sign)), geometry.affine)
+
+
+OPERATIONS = {  # chosen by their place; maps are neighbours, so that they go as one
+    "autocontrast": _alone(color.autocontrast),
+    "equalize": _alone(color.equalize),
+    "invert": _alone(color.invert),
+    "rotate": _by_map(lambda d, _: geometry.rotations(d.sign * 30 * d.share, d.height, d.width)),
+    "shear_x": _by_map(lambda d, none: geometry.shears(d.sign * 0.3 * d.share, none)),
+    "shear_y": _by_map(lambda d, none: geometry.shears(none, d.sign * 0.3 * d.share)),
+    "translate_x": _by_map(lambda d, none: geometry.translations(d.sign * 100 * d.share * d.width / SIDE, none)),
+    "translate_y": _by_map(lambda d, none: geometry.translations(none, d.sign * 100 * d.share * d.height / SIDE)),
+    "posterize": _by_levels(4, color.posterize),
+    "solarize": _by_levels(256, color.solarize),
+    "solarize_add": _by_levels(110, color.solarize_add),
+    "saturation": _by_factor(color.saturation),
+    "contrast": _by_factor(color.contrast),
+    "brightness": _by_factor(color.brightness),
+    "sharpness": _by_factor(color.sharpness),
+    "cutout": Operation(_boxes, lambda images, parameters: geometry.cutout(images, parameters[:, :4])),
+}
