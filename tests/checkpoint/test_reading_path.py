@@ -5,9 +5,12 @@ import sys
 from pathlib import Path
 from types import FrameType
 
+import pytest
+
 import vitrail
 from vitrail.checkpoint import open_checkpoint
 from vitrail.checkpoint.run_folder import BOX
+from vitrail.errors import CheckpointError
 from vitrail.files import sha256_of
 
 HOUSE = str(Path(vitrail.__file__).parent / "checkpoint")
@@ -58,3 +61,11 @@ def test_an_open_checkpoint_gives_what_load_gives() -> None:
         assert model.config == other.config
         assert model.card == other.card
         assert all(tensor.equal(other.state_dict()[name]) for name, tensor in model.state_dict().items())
+
+
+def test_a_closed_checkpoint_still_says_what_it_is_and_reads_no_weights() -> None:
+    with open_checkpoint("vitrail-ti8") as checkpoint:
+        pass
+    assert checkpoint.config.classes == 200
+    with pytest.raises(CheckpointError, match="is closed: its weights can be read no more"):
+        checkpoint.model()

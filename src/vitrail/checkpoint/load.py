@@ -147,6 +147,8 @@ class Checkpoint:
 
         `check` sees the model that it will be, before any weight is read.
         """
+        if not self.close.alive:
+            raise CheckpointError(f"{self.location.weights} is closed: its weights can be read no more. Open it again.")
         with self.named():
             opened = self.recognize(request.hints)
             with self.verifying():

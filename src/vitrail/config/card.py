@@ -69,7 +69,7 @@ class Provenance:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """All of it."""
+    """What belongs to a model's weights: class names, preprocessing, where they come from, how good they are."""
 
     class_names: tuple[str, ...] | None = needs(texts, None)
     seen: tuple[str, ...] = needs(texts, ())  # names of other classes that earlier weights were trained on
