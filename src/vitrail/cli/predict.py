@@ -23,7 +23,7 @@ Checkpoint = Annotated[
 ]
 Images = Annotated[
     list[str],
-    typer.Argument(metavar="IMAGES...", help="Files, folders, 'globs', data sets; - reads paths, one a line."),
+    typer.Argument(metavar="IMAGES", help="Files, folders, 'globs', data sets; - reads paths, one a line."),
 ]
 Top = Annotated[int, typer.Option(metavar="K", help="Classes to give for each image.")]
 Csv = Annotated[
