@@ -90,6 +90,21 @@ def test_imports_only_point_down(path: Path) -> None:
     assert list(breaches(path)) == []
 
 
+# What a command may reach beside its own room: public functions, words of configurations and errors, the reporter.
+COMMANDS_REACH = ("cli", "verbs", "config", "errors", "runtime.reporter", "__version__")
+PENDING = ("asking", "convert", "demo", "describe", "evaluate", "fewshot", "measuring", "training", "transfer")
+PENDING += ("verify", "vtab")
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if path.parent.name == "cli" and path.stem not in PENDING], ids=module_of
+)
+def test_commands_reach_only_public_functions(path: Path) -> None:
+    public = {f"{home}.{name}" for name, home in vitrail._HOMES.items()}
+    names = [name.removeprefix("vitrail.") for name in {*imports_of(path)} - public if name.startswith("vitrail.")]
+    assert [name for name in names if not f"{name}.".startswith(tuple(f"{room}." for room in COMMANDS_REACH))] == []
+
+
 def test_a_breach_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     room = tmp_path / "config"
     room.mkdir()
