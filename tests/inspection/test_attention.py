@@ -13,7 +13,7 @@ from torch import Tensor
 from vitrail import create, inspection
 from vitrail.config import PatchStem, ViTConfig
 from vitrail.errors import ConfigError, ShapeError
-from vitrail.inspection.attention import AttentionShape, Weights
+from vitrail.inspection.attention import AttentionShape, Weights, roll_on
 from vitrail.inspection.looking import unwrap
 from vitrail.inspection.maps import QueryMaps, plan_maps, to_levels
 from vitrail.models import ViT, build

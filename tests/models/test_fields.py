@@ -9,7 +9,8 @@ import vitrail
 from vitrail.config import override
 from vitrail.errors import ConfigError
 from vitrail.models import Model, build
-from vitrail.ops import resample_positions, standardize_by_deviation, standardize_by_variance
+from vitrail.ops import resample_positions
+from vitrail.ops.convolution import standardize_by_deviation, standardize_by_variance
 from vitrail.ops.cost.counts import parameters
 
 

@@ -14,7 +14,8 @@ from vitrail.config import PatchStem, Positions, ViTConfig
 from vitrail.config.fields import KINDS
 from vitrail.errors import ConfigError, ShapeError
 from vitrail.models import ViT, build
-from vitrail.ops import CHUNK, attend, attention_chunks, from_lines, patchify, to_lines
+from vitrail.ops import CHUNK, attend, attention_chunks, patchify
+from vitrail.ops.lines import from_lines, to_lines
 
 ADDED = ["learned", "learned-2d", "sinusoidal", "sinusoidal-2d"]
 PLACES = ["stem", "layers", "shared"]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from vitrail.ops import convolve_same, max_pool_same, standardize_by_deviation, standardize_by_variance
+from vitrail.ops.convolution import convolve_same, max_pool_same, standardize_by_deviation, standardize_by_variance
 
 WINDOWS = st.sampled_from([(1, 1), (1, 2), (3, 1), (3, 2), (7, 2)])
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitrail.ops import dropout, keep_mask, salted
+from vitrail.ops import dropout
+from vitrail.ops.dropout import keep_mask, salted
 
 EDGES = torch.tensor([-(2**63), 2**63 - 1, 0, 1, -1, 2**32, -(2**32), 10**15])
 

@@ -11,7 +11,8 @@ from vitrail.inspection.looking import unwrap
 from vitrail.models import BiT, ViT, eval_mode
 from vitrail.models.resnet import SameConv
 from vitrail.models.vit import PatchEmbedding
-from vitrail.ops import standardize_by_variance, unpatchify
+from vitrail.ops import unpatchify
+from vitrail.ops.convolution import standardize_by_variance
 
 SHOWN = 28  # as in Fig. 7
 

@@ -5,7 +5,8 @@ from torch import Tensor
 
 from vitrail.config import Grid, ViTConfig
 from vitrail.models.encoder import Block, SelfAttention
-from vitrail.ops import Axis, attention_weights, from_lines, to_lines, weights_of_lines
+from vitrail.ops import attention_weights
+from vitrail.ops.lines import Axis, from_lines, to_lines, weights_of_lines
 
 
 class AxialAttention(SelfAttention):

@@ -13,7 +13,7 @@ from vitrail.models.base import Model, build_head
 from vitrail.models.encoder import maybe_checkpoint
 from vitrail.models.inputs import check_images, pick_layers
 from vitrail.models.resnet import Stages, plan_stages
-from vitrail.ops import standardize_by_variance
+from vitrail.ops.convolution import standardize_by_variance
 
 
 class PaddedConv(nn.Conv2d):

@@ -14,7 +14,9 @@ from torch.utils.checkpoint import checkpoint
 
 from vitrail.config import Grid, ViTConfig
 from vitrail.errors import ShapeError
-from vitrail.ops import attend, attention_weights, keep_mask, query_chunks, salted
+from vitrail.ops.attention import attend
+from vitrail.ops.attention_chunks import attention_weights, query_chunks
+from vitrail.ops.dropout import keep_mask, salted
 
 ACTIVATIONS = {
     "gelu-tanh": lambda: nn.GELU(approximate="tanh"),

@@ -18,7 +18,7 @@ from vitrail.config import (
     ViTConfig,
 )
 from vitrail.models.positions import AddedPositions, Learned, TokenPositions
-from vitrail.ops import resample_axis, sinusoidal_2d_table, sinusoidal_table
+from vitrail.ops.positions import resample_axis, sinusoidal_2d_table, sinusoidal_table
 
 
 class Learned2D(AddedPositions):

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from vitrail.config import HybridStem, ViTConfig
 from vitrail.config.model import NORM_GROUPS
 from vitrail.models.encoder import maybe_checkpoint
-from vitrail.ops import convolve_same, max_pool_same, standardize_by_deviation, standardize_by_variance
+from vitrail.ops.convolution import convolve_same, max_pool_same, standardize_by_deviation, standardize_by_variance
 
 
 def plan_stages(units: tuple[int, ...], root: int) -> list[list[tuple[int, int, int]]]:
