@@ -12,7 +12,6 @@ A figure is the median of the repeats, with the lowest and highest.
 """
 
 import argparse
-import json
 import os
 import shutil
 import statistics
@@ -31,6 +30,7 @@ from vitrail.config.recipe import Adam, Augmentation, RandAugment, Schedule, Tra
 from vitrail.data.sources.memory import MemorySource
 from vitrail.data.sources.packed import PackedSource, pack
 from vitrail.models import create
+from vitrail.runtime.reporter import SILENT
 from vitrail.train.run import run
 from vitrail.train.task import Task
 
@@ -126,8 +126,7 @@ def loop(arguments: argparse.Namespace) -> list[float]:
             device=arguments.device,
         )
         records: list[Mapping[str, Any]] = []
-        run(task, records.append)
-        print(json.dumps([record for record in records if record["kind"] == "note"]))  # noqa: T201
+        run(task, SILENT, callbacks=[records.append])
         trained = [record["time"]["images_per_second"] for record in records if record["kind"] == "train"]
         return trained[2:-1] or trained
     finally:

@@ -160,9 +160,10 @@ def free_port() -> int:
 
 def serve() -> None:
     """Fork a run for each line that comes in; answer with its exit statuses."""
+    import vitrail.train.choose
+
     import vitrail.checkpoint.load
     import vitrail.data.open
-    import vitrail.train.choose
     import vitrail.train.run  # noqa: F401
     from vitrail.cli import main
 

@@ -11,7 +11,7 @@ import vitrail
 from vitrail.checkpoint.run_folder import BOX, boxed, locate
 from vitrail.errors import CheckpointError
 from vitrail.files import verify_sums
-from vitrail.train.task import is_checkpoint, name_model
+from vitrail.train.task import is_checkpoint, open_start
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -33,7 +33,7 @@ def test_the_box_opens_without_a_network(monkeypatch: pytest.MonkeyPatch) -> Non
     larger = vitrail.load("vitrail-ti8", image_size=128, classes=5)
     assert (larger.config.image_size, larger.config.classes) == ((128, 128), 5)
     assert is_checkpoint("vitrail-ti8")
-    assert name_model("vitrail-ti8") is None
+    assert open_start("vitrail-ti8") is not None
 
 
 def test_what_is_in_the_box_is_whole_and_small() -> None:

@@ -12,7 +12,7 @@ from sweeps import NAMES, Noted
 import vitrail
 from vitrail.cli import main
 from vitrail.cli.transfer import rates_for
-from vitrail.config import BiTConfig
+from vitrail.config import BiTConfig, parse
 from vitrail.config.recipes import recipe
 from vitrail.models import build
 from vitrail.train.chores import Log
@@ -151,5 +151,10 @@ def test_what_is_wrong_is_said_before_anything_is_computed(
 
 def test_the_highest_rate_of_imagenet_is_not_for_plain_vits() -> None:
     rates = recipe("finetune/imagenet").rates
-    assert rates_for("R50+ViT-B/16", rates) == rates_for("BiT-R50x1", rates) == rates == (0.003, 0.01, 0.03, 0.06)
-    assert rates_for("ViT-B/16", rates) == (0.003, 0.01, 0.03)
+    assert (
+        rates_for(parse("R50+ViT-B/16"), rates)
+        == rates_for(parse("BiT-R50x1"), rates)
+        == rates
+        == (0.003, 0.01, 0.03, 0.06)
+    )
+    assert rates_for(parse("ViT-B/16"), rates) == (0.003, 0.01, 0.03)

@@ -13,7 +13,7 @@ from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.evaluation import sweep
 from vitrail.evaluation.results import read_results
 from vitrail.evaluation.transfer import Plan, transfer
-from vitrail.train.guard import DivergedError
+from vitrail.train.optimizer import DivergedError
 from vitrail.train.run import Outcome
 from vitrail.train.task import Task
 

@@ -16,7 +16,8 @@ from killed_runs import EVALUATE, Runs, arguments, leftovers, log, make_data, re
 
 import vitrail
 from vitrail.errors import CheckpointError
-from vitrail.train import run as module
+from vitrail.runtime.reporter import SILENT
+from vitrail.train import folder
 
 FILES = (
     *("weights.safetensors", "training.safetensors", "state.json", "config.json", "classes.json", "metrics.json"),
@@ -230,21 +231,21 @@ def test_a_folder_that_is_somebody_elses_is_refused(runs: Runs, images: Path, tm
     (tmp_path / "run" / "thesis.tex").write_text("ten years")
     ended = runs(arguments(images, tmp_path / "run"))
     assert ended.status == 1
-    assert "exists and is no run. Give another --out." in " ".join(ended.said.split())
+    assert "exists and is no run. Give another folder" in " ".join(ended.said.split())
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]
 
 
 def test_two_processes_do_not_train_in_one_folder(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 0.2)
+    monkeypatch.setattr(folder, "PATIENCE", 0.2)
     code = "import fcntl, sys; file = open(sys.argv[1], 'r+'); fcntl.lockf(file, fcntl.LOCK_EX); print(); input()"
     command = [sys.executable, "-c", code, str(stopped / ".lock")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()
         with pytest.raises(CheckpointError, match=r"another process trains in .* Wait for it or end it, or give"):
-            module.alone(stopped, print).__enter__()
+            folder.run_lock(stopped, SILENT).__enter__()
         other.kill()
-    with module.alone(stopped, print):
+    with folder.run_lock(stopped, SILENT):
         pass
 
 

@@ -21,14 +21,15 @@ from vitrail.errors import ConfigError
 from vitrail.models import Model
 from vitrail.ops.order import Purpose, key, mix
 from vitrail.runtime.group import Group
-from vitrail.train.guard import DivergedError
+from vitrail.runtime.reporter import SILENT, Reporter
 from vitrail.train.loop import accumulate, micro_step, sample_keys, split_micro_batches, train, train_step
 from vitrail.train.objective import Classification
-from vitrail.train.optimizer import gradients
+from vitrail.train.optimizer import DivergedError, gradients
+from vitrail.train.parts import Parts
 from vitrail.train.prepare import Ready, prepare
 from vitrail.train.run import run
 from vitrail.train.state import Tally
-from vitrail.train.task import Parts, Task
+from vitrail.train.task import Task
 
 CLASSES = ("ant", "bee", "cat", "dog", "elk")
 SMALL = {"depth": 2, "width": 24, "heads": 3, "mlp_width": 40}
@@ -93,7 +94,7 @@ def task(out: Path, source: Source, config: Training, *, val: Source | None = No
 def ready(out: Path, source: Source, **changes: Any) -> Ready:
     """A run of a small model, none of whose weights is zero, about to take its first step."""
     parts = Parts(train=source, val=None, test=None)
-    made = prepare(task(out, source, training(**changes)), parts, Group(device=torch.device("cpu")), print)
+    made = prepare(task(out, source, training(**changes)), parts, Group(device=torch.device("cpu")), SILENT)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in made.state.model.named_parameters():
@@ -401,9 +402,11 @@ def test_patience_ends_a_run_and_the_best_is_taken(
         return {"accuracy": next(values), "count": len(seen)}
 
     monkeypatch.setattr("vitrail.train.prepare.measure_accuracy", measure)
-    config = training(steps=40, evaluate_every=2, save_every=2, patience=3, average=average)
+    config = training(steps=40, evaluate_every=2, save_every=2, patience=3, ema=average)
     notes: list[str] = []
-    outcome = run(task(tmp_path / "run", source, config, val=images_of(3)), lambda record: notes.append(str(record)))
+    report = Reporter()
+    monkeypatch.setattr(report, "note", notes.append)
+    outcome = run(task(tmp_path / "run", source, config, val=images_of(3)), report)
     assert len(seen) == 5  # the second was the best, and equal is not better
     assert (outcome.finished, outcome.step, outcome.steps) == (True, 4, 40)
     assert outcome.metrics == {"accuracy": 0.6, "count": 2}
@@ -421,7 +424,7 @@ def test_without_patience_the_last_weights_are_taken(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr("vitrail.train.prepare.measure_accuracy", measure)
     config = training(steps=6, evaluate_every=2)
-    outcome = run(task(tmp_path / "run", images_of(24), config, val=images_of(3)), lambda record: None)
+    outcome = run(task(tmp_path / "run", images_of(24), config, val=images_of(3)), SILENT)
     assert (outcome.step, outcome.metrics) == (6, {"accuracy": 0.2})
     assert_same(vitrail.load(tmp_path / "run").state_dict(), seen[2])
 
@@ -439,7 +442,7 @@ def test_fine_tuning_learns_eight_images_by_heart(tmp_path: Path) -> None:
     )
     asked = task(tmp_path / "run", source, config, val=source, model=str(tmp_path / "pretrained"))
     records: list[Mapping[str, Any]] = []
-    outcome = run(asked, records.append)
+    outcome = run(asked, SILENT, callbacks=[records.append])
     assert outcome.metrics["accuracy"] == 1
     losses = [record["loss"] for record in records if record["kind"] == "train"]
     assert losses[0] > 1 > 0.3 > losses[-1]

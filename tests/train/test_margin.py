@@ -13,6 +13,7 @@ from train.test_loop import LIVELY, STILL, assert_close, images_of, ready, scale
 from vitrail.config.recipe import Adam, Augmentation, Schedule
 from vitrail.errors import ConfigError
 from vitrail.models.base import CosineHead
+from vitrail.runtime.reporter import SILENT
 from vitrail.train.run import run
 
 ARC: dict[str, Any] = {"margin": 0.5, "augmentation": STILL}
@@ -64,7 +65,7 @@ def test_a_margin_learns_eight_images_by_heart(tmp_path: Path) -> None:
     source = images_of(8)
     schedule = Schedule(curve="cosine", warmup_steps=5)
     config = training(optimizer=Adam(learning_rate=3e-3), schedule=schedule, steps=80, batch=8, clip=1.0, **ARC)
-    outcome = run(task(tmp_path / "run", source, config, val=source), lambda record: None)
+    outcome = run(task(tmp_path / "run", source, config, val=source), SILENT)
     assert outcome.metrics["accuracy"] == 1
 
 

@@ -20,9 +20,11 @@ from vitrail.data.sources.memory import MemorySource
 from vitrail.errors import ConfigError
 from vitrail.models.encoder import SampleRandom
 from vitrail.runtime.group import Group
+from vitrail.runtime.reporter import SILENT
 from vitrail.train.measure import measure_objective
+from vitrail.train.parts import Parts
 from vitrail.train.prepare import Ready, prepare
-from vitrail.train.task import Parts, Task
+from vitrail.train.task import Task
 
 OBJECTIVES: dict[str, Objective] = {
     "masked-patch": MaskedPatches(),
@@ -51,7 +53,7 @@ def ready(objective: Objective, *, count: int = 10, **changes: Any) -> Ready:
         device="cpu",
     )
     group = Group(device=torch.device("cpu"))
-    return prepare(task, Parts(train=source, val=None, test=None), group, lambda record: None)
+    return prepare(task, Parts(train=source, val=None, test=None), group, SILENT)
 
 
 @pytest.mark.parametrize("word", OBJECTIVES)

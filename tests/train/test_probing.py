@@ -13,13 +13,14 @@ from killed_runs import BROKEN, EACH, EVALUATE, STEPS, TEST, Runs, arguments, lo
 
 import vitrail
 from vitrail.cli import main
-from vitrail.cli.training import open_probe
 from vitrail.config.recipe import Adam, Training
 from vitrail.data.sources.memory import MemorySource
 from vitrail.models import Model
 from vitrail.runtime.group import Group
+from vitrail.runtime.reporter import SILENT
 from vitrail.train.run import run
 from vitrail.train.task import Task
+from vitrail.verbs.training import open_probe
 
 EVERY = 4
 
@@ -77,7 +78,7 @@ def test_a_probe_changes_nothing_that_attention_drops_whatever_it_draws(tmp_path
     found = []
     for name, probe in (("plain", None), ("probed", stirring)):
         torch.manual_seed(3)
-        run(replace(task, out=tmp_path / name), lambda event: None, probe)
+        run(replace(task, out=tmp_path / name), SILENT, probe)
         found.append((tmp_path / name / "weights.safetensors").read_bytes())
     assert [line["step"] for line in probes(tmp_path / "probed")] == [2, 4, 6]
     assert found[0] == found[1]
@@ -144,6 +145,7 @@ def test_two_processes_probe_the_weights_that_they_save(
     assert [one.status for one in ended] == [0, 0], ended
     assert [line["step"] for line in probes(out)] == [4, 8, 12]
     probe, _ = open_probe(str(images), allow_pipe=False)
+    assert probe is not None
     found = probe(vitrail.load(out), group=Group(device=torch.device("cpu")), batch=4, workers=0, limit=0.1)
     assert {name: probes(out)[-1][name] for name in found} == pytest.approx(dict(found))
     assert steps_of(out)[-1] == 12

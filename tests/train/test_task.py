@@ -24,19 +24,10 @@ from vitrail.data.sources.packed import pack
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.files import transfer
 from vitrail.models import build
-from vitrail.train.run import alone, lock
-from vitrail.train.task import (
-    CUT,
-    Task,
-    build_model,
-    choose_parts,
-    cut_dev,
-    describe_held_out,
-    foresee_model,
-    keep_classes,
-    kept_back,
-    without_held_out,
-)
+from vitrail.runtime.reporter import Reporter
+from vitrail.train.folder import lock, run_lock
+from vitrail.train.parts import CUT, choose_parts, cut_dev, describe_held_out, keep_classes, kept_back, without_held_out
+from vitrail.train.task import Task, build_model, foresee_model
 
 TINY = ("--model", "ViT-Ti/4", "--set", "model.depth=1", "--set", "model.width=24", "--set", "model.heads=3")
 
@@ -106,13 +97,15 @@ def test_data_without_splits_is_evaluated_on_what_was_kept_back(
 
 
 def test_two_runs_never_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import vitrail.train.run as module
+    import vitrail.train.folder as module
 
     said: list[str] = []
+    report = Reporter()
+    monkeypatch.setattr(report, "note", said.append)
     monkeypatch.setattr(module, "PATIENCE", 0.3)
     monkeypatch.setattr(module, "lock", lambda file: False)  # another process has it
     assert lock is not module.lock
-    with pytest.raises(CheckpointError, match="another process trains in"), alone(tmp_path, said.append):
+    with pytest.raises(CheckpointError, match="another process trains in"), run_lock(tmp_path, report):
         raise AssertionError("it is not free")
     assert said == [f"another process trains in {tmp_path}: waiting for it to end"]
 

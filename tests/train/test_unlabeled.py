@@ -17,8 +17,8 @@ from vitrail.cli import main
 from vitrail.data.open import open_data
 from vitrail.data.source import Source
 from vitrail.errors import VitrailError
-from vitrail.train.choose import choose
-from vitrail.train.task import choose_parts
+from vitrail.train.parts import choose_parts
+from vitrail.train.request import choose
 
 Make = Callable[[Path], Path]
 COUNT = 24

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple
+from math import prod
+from typing import Any, NamedTuple
 from weakref import finalize
 
 import torch
@@ -20,14 +21,14 @@ from vitrail.checkpoint.request import Request
 from vitrail.checkpoint.run_folder import RUN_FILES, WEIGHTS, locate, read_run_card
 from vitrail.config import Card, Grid, ModelConfig, Provenance
 from vitrail.errors import CheckpointError
-from vitrail.files import sha256_of, verify_sums
+from vitrail.files import fingerprint_of, sha256_of, verify_sums
 from vitrail.models import Model, find_device, skeleton
 
 logger = logging.getLogger("vitrail")
 
 
 def load(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Model,
     *,
     image_size: int | tuple[int, int] | None = None,
     classes: int | None = None,
@@ -40,12 +41,17 @@ def load(
 ) -> Model:
     """Load a ViT, hybrid or BiT from a file or folder in any layout, an https:// address or hf:OWNER/NAME, to evaluate.
 
+    A model in memory is copied, with the same changes.
+
     `image_size` resamples the positions; `classes` gives a new zero head and drops a pre-training layer unless
     `keep_pre_logits`; `patch` and `channels` resize the first layer; `grid` is the (rows, cols) of the file's position
     table; other fields are those of `CHANGEABLE`. `model.card` says what was recognised, inferred and left out.
     """
-    changes = {"image_size": image_size, "classes": classes, "patch": patch, "channels": channels, "grid": grid}
-    request = Request.of({**changes, "keep_pre_logits": keep_pre_logits, **fields})
+    changes: dict[str, Any] = {"image_size": image_size, "classes": classes, "patch": patch, "channels": channels}
+    changes |= {"grid": grid, "keep_pre_logits": keep_pre_logits, **fields}
+    if isinstance(path, Model):
+        return ModelInMemory(path).model(device=device, **changes)
+    request = Request.of(changes)
     with open_checkpoint(path) as checkpoint:
         return checkpoint.build(request, device)
 
@@ -105,6 +111,11 @@ class Checkpoint:
     def model(self, *, device: torch.device | str | None = None, **changes: object) -> Model:
         """Make the model with these changes: the arguments and fields of `vitrail.load`."""
         return self.build(Request.of(changes), device)
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers the file holds."""
+        return sum(prod(entry.shape) for entry in self.archive.entries.values())
 
     @cached_property
     def sha256(self) -> str:
@@ -189,6 +200,40 @@ class Checkpoint:
                 yield
             finally:
                 sums.result()
+
+
+class ModelInMemory:
+    """A model as the checkpoint that it would be: what is made of it is a copy, and it stays as it is."""
+
+    def __init__(self, model: Model) -> None:
+        self.source, self.config = model, model.config
+
+    def configure(self, **changes: object) -> ModelConfig:
+        """Give the configuration of what `model` makes with these changes."""
+        return Request.of(changes).target(self.config)
+
+    def model(self, *, device: torch.device | str | None = None, **changes: object) -> Model:
+        """Make a copy with these changes: the arguments and fields of `vitrail.load`."""
+        request = Request.of(changes)
+        config, card = request.target(self.config), self.source.card
+        weights = {name: tensor.detach().cpu().float().clone() for name, tensor in self.source.state_dict().items()}
+        weights, said = adapt(weights, self.config, config, new_head=request.classes is not None)
+        copy = assemble(config, weights).to(find_device(device)).eval()
+        preprocessing = card.preprocessing.for_channels(config.channels)
+        card = replace(card if request.classes is None else card.without_names(), preprocessing=preprocessing)
+        copy.card = replace(card, metrics={}) if said else card
+        return copy
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers the model holds."""
+        return sum(tensor.numel() for tensor in self.source.state_dict().values())
+
+    @cached_property
+    def sha256(self) -> str:
+        """A digest of the weights."""
+        held = {name: tensor.detach().cpu() for name, tensor in self.source.state_dict().items()}
+        return fingerprint_of("\0".join(held), *(part.contiguous().view(torch.uint8).numpy() for part in held.values()))
 
 
 def assemble(config: ModelConfig, weights: Weights) -> Model:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from vitrail.cli.asking import Asked, Device, Quiet, program
+from vitrail.cli.asking import Device, Quiet, program, typed
 from vitrail.cli.describe import Json
 from vitrail.cli.render import harmless, plain_table
-from vitrail.cli.training import show_outcome, train
+from vitrail.cli.training import show_run
 
 if TYPE_CHECKING:
-    from vitrail.train.run import Outcome
+    from vitrail.verbs.training import Run
 
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
 Out = Annotated[str, typer.Option(metavar="FOLDER", help="Where the runs go; the same command again continues them.")]
@@ -28,10 +28,10 @@ RUNS = {"finetuned": "from the box", "scratch": "from scratch"}
 SAME = ("depth", "width", "heads", "mlp_width", "pooling")  # of the box's model, in the one from scratch
 # 16 patches an image; little that makes a short run learn slower (LOG.md has the search).
 SETTINGS = (
-    *("image_size=32", "crop=squash", "mixup=0", "stochastic_depth=0", "average=none"),
-    *("dev=0", "batch=64", "log_every=31", "save_every=1000"),
+    *("image_size=32", "crop=squash", "mixup=0", "stochastic_depth=0", "ema=none"),
+    *("validation_share=0", "batch_size=64", "log_every=31", "save_every=1000"),
 )
-OWN = {"finetuned": ("rate=2e-3", "layer_decay=0.75"), "scratch": ("rate=5e-4",)}
+OWN = {"finetuned": ("learning_rate=2e-3", "layer_decay=0.75"), "scratch": ("learning_rate=5e-4",)}
 
 
 def demo(
@@ -50,17 +50,32 @@ def demo(
     if shapes:
         _tell_shapes(seed, as_json=as_json)
         return
-    found: dict[str, Outcome] = {}
+    from vitrail.runtime.group import is_main_process
+    from vitrail.verbs.training import finetune
+
+    found: dict[str, Run] = {}
     for name, words in RUNS.items():
-        asked = _asked(name, Path(out), epochs, seed)
         if not quiet:
             Console(stderr=True, highlight=False).print(f"\n{words}:", style="bold")
-        outcome = train(asked, workers=0, device=device, tensorboard=False, allow_pipe=False, quiet=quiet)
-        if outcome is None:
-            return
-        if not outcome.finished:
-            show_outcome(outcome, asked, as_json=as_json)
-        found[name] = outcome
+        model, settings = _asked(name)
+        run = finetune(
+            "sample",
+            model=model,
+            out=Path(out) / name,
+            recipe="small",
+            settings=settings,
+            epochs=epochs,
+            seed=seed,
+            workers=0,
+            device=device,
+            quiet=quiet,
+            command=typed(),
+        )
+        if not run.finished:
+            show_run(run, "sample", as_json=as_json)
+        found[name] = run
+    if not is_main_process():
+        return
     document = _document(found)
     if as_json:
         typer.echo(json.dumps(document, indent=2))
@@ -68,46 +83,37 @@ def demo(
         _show(document, out)
 
 
-def _asked(name: str, out: Path, epochs: float, seed: int) -> Asked:
-    model, settings = BOX, (*SETTINGS, *OWN[name])
-    if name == "scratch":
-        from vitrail.checkpoint.load import config_of
-        from vitrail.config import encode
+def _asked(name: str) -> tuple[str, tuple[str, ...]]:
+    """Give the model of a run, and its settings: the box's, or the same one fresh."""
+    settings = (*SETTINGS, *OWN[name])
+    if name != "scratch":
+        return BOX, settings
+    from vitrail.checkpoint.load import config_of
+    from vitrail.config import encode
 
-        config = encode(config_of(BOX))
-        model = f"ViT-Ti/{config['stem']['patch']}"
-        settings += (*(f"model.{field}={config[field]}" for field in SAME),)
-        settings += (f"model.positions={config['positions']['kind']}",)
-    return Asked(
-        kind="finetune",
-        data="sample",
-        model=model,
-        out=str(out / name),
-        recipe="small",
-        flags={"epochs": epochs, "seed": seed},
-        settings=settings,
-    )
+    config = encode(config_of(BOX))
+    settings += (*(f"model.{field}={config[field]}" for field in SAME),)
+    return f"ViT-Ti/{config['stem']['patch']}", (*settings, f"model.positions={config['positions']['kind']}")
 
 
-def _document(found: "dict[str, Outcome]") -> dict[str, Any]:
+def _document(found: "dict[str, Run]") -> dict[str, Any]:
     runs = {
         name: {
-            "out": str(outcome.out),
+            "out": str(outcome.folder),
             "steps": outcome.steps,
             "accuracy": outcome.metrics["test_accuracy"],
             "images": outcome.metrics["test_images"],
             "seconds": round(outcome.seconds, 1),
-            "curve": _curve(outcome.out),
+            "curve": _curve(outcome),
         }
         for name, outcome in found.items()
     }
     return {**runs, "difference": runs["finetuned"]["accuracy"] - runs["scratch"]["accuracy"]}
 
 
-def _curve(out: Path) -> list[tuple[int, float]]:
+def _curve(run: "Run") -> list[tuple[int, float]]:
     """Give the accuracy on the training images of each line of a run's log, by step."""
-    records = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-    return [(record["step"], record["accuracy"]) for record in records if record["kind"] == "train"]
+    return [(record["step"], record["accuracy"]) for record in run.history if record["kind"] == "train"]
 
 
 def _show(document: dict[str, Any], out: str) -> None:

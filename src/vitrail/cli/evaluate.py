@@ -172,7 +172,7 @@ def choose_images(
     """Choose the images to measure runs on, say which they are, and what makes their numbers doubtful."""
     from vitrail.data.open import choose_split
     from vitrail.data.source import Subset
-    from vitrail.train.task import kept_back, was_trained_on, without_held_out
+    from vitrail.train.parts import kept_back, was_trained_on, without_held_out
 
     chosen = choose_split(splits, data, split)
     folders = [Path(run).expanduser() for run in runs]

@@ -1,13 +1,13 @@
 """`vitrail transfer`: the paper's protocol of fine-tuning, from the grid of rates to the mean over seeds."""
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from vitrail.cli.asking import (
-    Asked,
     Batch,
     Compile,
     Device,
@@ -17,22 +17,19 @@ from vitrail.cli.asking import (
     Steps,
     Workers,
     going_on,
-    read_all,
     read_numbers,
-    refuse_settings,
-    settle,
-    task_of,
+    typed,
 )
 from vitrail.cli.data import Pipe, Where
 from vitrail.cli.describe import Json
 from vitrail.cli.render import harmless, plain_table
-from vitrail.config import PatchStem, ViTConfig, parse
+from vitrail.config import ModelConfig, PatchStem, ViTConfig, parse
 
 if TYPE_CHECKING:
     from vitrail.evaluation.transfer import Transfer
 
 DECIDED = {
-    "rate": "the rate is chosen among --rates. Give --rates 0.01 for one.",
+    "learning_rate": "the rate is chosen among --rates. Give --rates 0.01 for one.",
     "seed": "each final run has a seed of its own. Give --seeds.",
 }
 
@@ -80,21 +77,21 @@ def transfer(
     from vitrail.runtime.group import is_main_process
     from vitrail.runtime.memory import keep_memory
     from vitrail.runtime.reporter import reporting
-    from vitrail.train.task import name_model
+    from vitrail.train.request import choose_recipe, make_task, read_request, refuse_fields
+    from vitrail.train.task import open_start
+    from vitrail.verbs.training import usual_out
 
-    flags = {"steps": steps, "batch": batch, "precision": precision, "compile": compiles}
-    given = {flag: value for flag, value in flags.items() if value is not None}
-    asked = Asked(
-        kind="transfer", data=data, model=model, out=out, recipe=name, flags=given, settings=tuple(settings or ())
-    )
-    refuse_settings(asked, DECIDED)
+    fields = {"steps": steps, "batch_size": batch, "precision": precision, "compile": compiles}
+    request = read_request("transfer", data, model, name, settings or (), fields)
+    refuse_fields(request, DECIDED)
     wanted = None if rates is None else read_numbers("rates", rates, float)
-    name_model(model)
-    read_all(asked)
+    start = open_start(model)
     splits = open_data(data, allow_pipe=allow_pipe)
-    choice = settle(asked, splits, later=("rate",))
-    task = task_of(asked, choice, splits, workers=workers, device=device)
-    wanted = wanted or rates_for(model, choice.rates) or (task.training.optimizer.learning_rate,)
+    choice = choose_recipe(request, splits, start, later=("learning_rate",))
+    folder = Path(out).expanduser() if out else usual_out("transfer", data)
+    task = make_task(request, choice, splits, start, out=folder, workers=workers, device=device, command=typed())
+    config = parse(model) if start is None else start.config
+    wanted = wanted or rates_for(config, choice.rates) or (task.training.optimizer.learning_rate,)
     plan = Plan(task=task, rates=wanted, seeds=read_numbers("seeds", seeds, int))
     keep_memory()
     with going_on(), reporting(quiet=quiet or not is_main_process()) as report:
@@ -109,12 +106,8 @@ def transfer(
         _show(found)
 
 
-def rates_for(model: str, rates: tuple[float, ...]) -> tuple[float, ...]:
+def rates_for(config: ModelConfig, rates: tuple[float, ...]) -> tuple[float, ...]:
     """Give the rates of Table 4 for a model: the highest is for ResNets and hybrids alone (Appendix B.1.1)."""
-    from vitrail.checkpoint.load import config_of
-    from vitrail.train.task import is_checkpoint
-
-    config = config_of(model) if is_checkpoint(model) else parse(model)
     plain = isinstance(config, ViTConfig) and isinstance(config.stem, PatchStem)
     return tuple(rate for rate in rates if rate < HIGHEST or not plain)
 

@@ -9,7 +9,6 @@ import typer
 from rich.console import Console
 
 from vitrail.cli.asking import (
-    Asked,
     Batch,
     Compile,
     Device,
@@ -20,8 +19,7 @@ from vitrail.cli.asking import (
     Workers,
     going_on,
     read_numbers,
-    refuse_settings,
-    task_of,
+    typed,
 )
 from vitrail.cli.describe import Json
 from vitrail.cli.render import harmless, plain_table
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
 
 DECIDED = {
     "seed": "each run has a seed of its own. Give --seeds.",
-    "dev": "1,000 images are taken, 200 of them kept back with --select. Leave dev out.",
+    "validation_share": "1,000 images are taken, 200 of them kept back with --select. Leave it out.",
 }
 DOCUMENT, SELECTED = "vtab.json", "select.json"
 
@@ -80,18 +78,16 @@ def vtab(
     from vitrail.runtime.group import is_main_process
     from vitrail.runtime.memory import keep_memory
     from vitrail.runtime.reporter import reporting
-    from vitrail.train.choose import Choice
-    from vitrail.train.task import name_model
+    from vitrail.train.request import Choice, make_task, read_request, refuse_fields
+    from vitrail.train.task import open_start
+    from vitrail.verbs.training import usual_out
 
-    flags = {"steps": steps, "batch": batch, "precision": precision, "compile": compiles}
-    given = {flag: value for flag, value in flags.items() if value is not None}
-    asked = Asked(
-        kind="vtab", data=folder, model=model, out=out, recipe=RECIPE, flags=given, settings=tuple(settings or ())
-    )
-    refuse_settings(asked, DECIDED)
-    name_model(model)
-    choice = Choice(model=model, training=recipe(RECIPE).training)
-    task = task_of(asked, choice, {}, workers=workers, device=device)
+    fields = {"steps": steps, "batch_size": batch, "precision": precision, "compile": compiles}
+    request = read_request("vtab", folder, model, RECIPE, settings or (), fields)
+    refuse_fields(request, DECIDED)
+    start, choice = open_start(model), Choice(model=model, training=recipe(RECIPE).training)
+    into = Path(out).expanduser() if out else usual_out("vtab", folder)
+    task = make_task(request, choice, {}, start, out=into, workers=workers, device=device, command=typed())
     wanted = choose_tasks([name.strip() for name in tasks.split(",")] if tasks else [])
     place = Path(folder).expanduser()
     found, missing = find_tasks(place, wanted, select=select)

@@ -162,6 +162,7 @@ class ViTConfig:
         self._check_positions()
 
     def _check_positions(self) -> None:
+        validate(self.positions, "positions.")
         parts = {Learned2DPositions: 2, SinusoidalPositions: 2, Sinusoidal2DPositions: 4}.get(type(self.positions), 1)
         if self.width % parts:
             raise ConfigError(

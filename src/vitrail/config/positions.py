@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from vitrail.config.check import validate
-
 # Before the first layer; before every layer, a table each; before every layer, one table for all.
 AppliedAt = Literal["stem", "layers", "shared"]
 # How a table goes to another grid: as the authors (bilinear, corner to corner), as transformers (bicubic, half-pixel
@@ -24,18 +22,12 @@ class LearnedPositions:
     at: AppliedAt = "stem"
     resampling: Resampling = "bilinear-corners"
 
-    def __post_init__(self) -> None:
-        validate(self, "positions.")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Learned2DPositions:
     """A learned vector of D/2 for every row and one for every column, concatenated."""
 
     at: AppliedAt = "stem"
-
-    def __post_init__(self) -> None:
-        validate(self, "positions.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +39,6 @@ class RelativePositions:
 
     at: AppliedAt = "layers"
 
-    def __post_init__(self) -> None:
-        validate(self, "positions.")
-
 
 @dataclass(frozen=True, kw_only=True)
 class SinusoidalPositions:
@@ -57,18 +46,12 @@ class SinusoidalPositions:
 
     at: AppliedAt = "stem"
 
-    def __post_init__(self) -> None:
-        validate(self, "positions.")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Sinusoidal2DPositions:
     """Fixed sines and cosines of the row in the first D/2 features, of the column in the others."""
 
     at: AppliedAt = "stem"
-
-    def __post_init__(self) -> None:
-        validate(self, "positions.")
 
 
 Positions = (

@@ -18,7 +18,7 @@ from vitrail.evaluation.rows import rows_of
 from vitrail.evaluation.shots import Settings, choose_shots, measure_probes
 from vitrail.models import Model
 from vitrail.runtime.inference import Pass, Rows
-from vitrail.train.task import check_classes, kept_back, training_split, was_trained_on
+from vitrail.train.parts import check_classes, kept_back, training_split, was_trained_on
 
 Sets = tuple[Source, Source]  # to learn from, and to test on
 Read = tuple[Rows, Rows]  # of the two

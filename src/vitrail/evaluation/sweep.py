@@ -1,7 +1,7 @@
 """Several runs under one folder: each goes on by itself, and what it came to is collected."""
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,7 +39,7 @@ def carry_out(task: Task, report: Reporter) -> Score:
 
     The checkpoints of a finished run are removed: its folder has the weights. One that is interrupted has saved.
     """
-    outcome = run(task, records_to(report))
+    outcome = run(task, report)
     if not outcome.finished:
         raise KeyboardInterrupt(f"interrupted at step {outcome.step:,} of {outcome.steps:,} in {task.out}, and saved.")
     if is_main_process():
@@ -56,21 +56,6 @@ def carry_out(task: Task, report: Reporter) -> Score:
         )
     accuracy, images = (outcome.metrics[f"{prefix}{name}"] for name in ("accuracy", "images"))
     return Score(seed=task.training.seed, accuracy=accuracy, images=int(images), out=task.out)
-
-
-def records_to(report: Reporter) -> Callable[[Mapping[str, Any]], None]:
-    """Give what a run tells its records to, for a reporter."""
-
-    def tell(record: Mapping[str, Any]) -> None:
-        match record["kind"]:
-            case "note":
-                report.note(record["text"])
-            case "reading":
-                report.progress("reading images", record["done"], record["total"])
-            case _:
-                report.record(record)
-
-    return tell
 
 
 def leader_first(group: Group, make: Callable[[], Made]) -> Made:

@@ -15,8 +15,9 @@ from vitrail.evaluation.results import Result, document_of, over_seeds, write_do
 from vitrail.evaluation.sweep import Score, carry_out, check_seeds, leader_first, make_folder, setting_of
 from vitrail.runtime.group import Group, joined
 from vitrail.runtime.reporter import SILENT, Reporter
-from vitrail.train.guard import DivergedError
-from vitrail.train.task import CUT, Task, check_classes, choose_parts, cut_dev, training_split
+from vitrail.train.optimizer import DivergedError
+from vitrail.train.parts import CUT, check_classes, choose_parts, cut_dev, training_split
+from vitrail.train.task import Task
 
 DOCUMENT = "transfer.json"
 

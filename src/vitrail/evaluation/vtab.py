@@ -18,7 +18,8 @@ from vitrail.errors import ConfigError, DataError, VitrailError
 from vitrail.evaluation.sweep import Score, carry_out, check_seeds, leader_first, make_folder
 from vitrail.runtime.group import Group, joined
 from vitrail.runtime.reporter import SILENT, Reporter
-from vitrail.train.task import CUT, DEV_SEED, Task, check_classes, remember_cut
+from vitrail.train.parts import CUT, DEV_SEED, check_classes, remember_cut
+from vitrail.train.task import Task
 
 RECIPE = "finetune/vtab"
 PAPER = ("H/14 JFT", "L/16 JFT", "L/16 I21k")  # the rows of Table 9 that are ViTs

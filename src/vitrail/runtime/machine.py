@@ -8,3 +8,10 @@ def usual_workers(*, gpu: bool) -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     cores = max(cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
     return min(max(cores - 1, 1), 16) if gpu else 0
+
+
+def has_gpu(device: str | None) -> bool:
+    """Tell whether a GPU is meant: the one that is named, or any that is there."""
+    import torch
+
+    return torch.cuda.is_available() if device is None else device.startswith("cuda")

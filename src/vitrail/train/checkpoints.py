@@ -1,10 +1,11 @@
-"""Checkpoints of a run: each a folder that `vitrail.load` opens, whole or not there, checked before it is used."""
+"""What a run leaves as it goes: checkpoints that `vitrail.load` opens, whole or not there, and its log."""
 
 import json
+import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,13 @@ from vitrail.checkpoint.run_folder import (
 )
 from vitrail.config import Card
 from vitrail.config.objective import Objective
-from vitrail.errors import CheckpointError
+from vitrail.errors import CheckpointError, ConfigError
 from vitrail.files import new_folder, verify_sums, write_sums, writing
+from vitrail.files.atomic import sync
+from vitrail.runtime.reporter import Reporter
 from vitrail.train.state import State
 
-STATE, TENSORS = "state.json", "training.safetensors"
+STATE, TENSORS, LOG = "state.json", "training.safetensors", "log.jsonl"
 HIDDEN = re.compile(r"\.step-\d{9,}\.[0-9a-f]+")
 
 
@@ -65,7 +68,7 @@ class Checkpoints:
         """Give the objective's own tensors with its word, where it has any."""
         return Predictor(self.objective, own) if own else None
 
-    def newest(self, say: Callable[[str], None]) -> Path | None:
+    def newest(self, report: Reporter) -> Path | None:
         """Find the newest checkpoint that is whole; those that are damaged are moved aside, and said."""
         self._sweep()
         paths = checkpoints_of(self.run)
@@ -76,11 +79,11 @@ class Checkpoints:
                 aside = _aside(path)
                 with writing(path):
                     os.rename(path, aside)
-                say(f"{path.name} is damaged and now {aside.name}: {error}")
+                report.note(f"{path.name} is damaged and now {aside.name}: {error}")
             else:
                 return path
         if paths:
-            say("no checkpoint is left: beginning anew")
+            report.note("no checkpoint is left: beginning anew")
         return None
 
     def at(self, step: int) -> Path:
@@ -124,3 +127,65 @@ def _aside(path: Path) -> Path:
     while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
         number += 1
     return aside
+
+
+class Journal:
+    """Appends lines; a run that goes on from a checkpoint goes on from the lines of that time."""
+
+    def __init__(self, folder: Path, *, tensorboard: bool = False) -> None:
+        self.path = folder / LOG
+        self.tensorboard, self.board = tensorboard, None
+
+    @property
+    def size(self) -> int:
+        """Bytes so far."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def cut(self, size: int, step: int) -> int:
+        """Forget what was written past a checkpoint; give how many bytes are missing before it."""
+        if self.tensorboard:
+            self.board = _board(self.path.parent, step)
+        missing = max(size - self.size, 0)
+        with writing(self.path):
+            if missing and self.size:
+                held = self.path.read_bytes()
+                size = held.rfind(b"\n") + 1  # half a line would spoil the next
+            if self.size > size:
+                os.truncate(self.path, size)
+        return missing
+
+    def fsync(self) -> None:
+        """Wait until all is on the disk, as a checkpoint is about to count on it."""
+        with writing(self.path):
+            if self.path.exists():
+                sync(self.path)
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append a line; what depends on the clock is under `time`."""
+        line = json.dumps({name: _plain(value) for name, value in record.items()}, allow_nan=False) + "\n"
+        with writing(self.path), self.path.open("ab") as file:
+            file.write(line.encode())
+        if self.board is not None:
+            for name, value in {**record, **record.get("time", {})}.items():
+                if isinstance(value, int | float) and name != "step":
+                    self.board.add_scalar(f"{record['kind']}/{name}", value, record["step"])
+
+    def close(self) -> None:
+        """Write what TensorBoard holds back."""
+        if self.board is not None:
+            self.board.close()
+
+
+def _plain(value: object) -> object:
+    """Give nothing for a number that JSON has no word for."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _board(folder: Path, step: int) -> Any:  # noqa: ANN401
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ConfigError(
+            "TensorBoard is not installed. pip install 'vitrail[tensorboard]', or leave it out."
+        ) from error
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)

@@ -4,6 +4,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +13,26 @@ import torch
 from vitrail.config import Card
 from vitrail.errors import DataError
 from vitrail.runtime.group import Group
-from vitrail.train.checkpoints import Checkpoints
-from vitrail.train.guard import DivergedError, Guard
-from vitrail.train.journal import Journal
+from vitrail.runtime.reporter import Reporter
+from vitrail.train.checkpoints import Checkpoints, Journal
+from vitrail.train.optimizer import DivergedError, Guard
 from vitrail.train.state import Best, State
 
-Tell = Callable[[Mapping[str, Any]], None]  # what people see of a record
 Evaluate = Callable[[], Mapping[str, float]]  # on every rank; the same numbers on all
 
 
+@dataclass
 class Log:
-    """Loss, accuracy, rate and speed since the last line."""
+    """Loss, accuracy, learning rate and speed since the last line."""
 
-    def __init__(
-        self, every: int, journal: Journal, group: Group, tell: Tell, guard: Guard, *, counts: bool = True
-    ) -> None:
-        self.every, self.journal, self.group, self.tell, self.guard = every, journal, group, tell, guard
-        self.counts = counts  # whether answers are right or wrong
-        self.clock, self.before = time.perf_counter(), 0.0
+    every: int
+    journal: Journal
+    group: Group
+    report: Reporter
+    guard: Guard
+    counts: bool = True  # whether answers are correct or not
+    clock: float = 0.0
+    before: float = 0.0
 
     def begin(self, state: State) -> None:
         """Start the clock; what an earlier run counted is not of its time."""
@@ -60,7 +63,7 @@ class Log:
         self.before = 0.0
         if self.group.is_main:
             self.journal.write(record)
-        self.tell(record)
+        self.report.record(record)
 
 
 def check_finite(metrics: Mapping[str, float], step: int) -> None:
@@ -68,8 +71,8 @@ def check_finite(metrics: Mapping[str, float], step: int) -> None:
     for name, value in metrics.items():
         if not math.isfinite(value):
             raise DivergedError(
-                f"evaluation after step {step:,}: {name} is {value}, so the model has diverged. Give another --out and "
-                "lower the rate (--set optimiser.rate=...), warm up longer (--set warmup=...) or clip (--set clip=1)."
+                f"evaluation after step {step:,}: {name} is {value}, so the model has diverged. Begin another run "
+                "with a lower learning_rate, more warmup_steps, or clip_norm=1."
             )
 
 
@@ -84,14 +87,17 @@ def peak_memory(device: torch.device) -> int | None:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
+@dataclass
 class _Measuring:
     """Measures the weights that count every so many steps: their average, where there is one."""
 
-    def __init__(
-        self, every: int, evaluate: Evaluate, journal: Journal, group: Group, tell: Tell, log: Log, guard: Guard
-    ) -> None:
-        self.every, self.evaluate, self.journal, self.group = every, evaluate, journal, group
-        self.tell, self.log, self.guard = tell, log, guard
+    every: int
+    evaluate: Evaluate
+    journal: Journal
+    group: Group
+    report: Reporter
+    log: Log
+    guard: Guard
 
     def measured(self, state: State) -> tuple[dict[str, float], dict[str, float]]:
         """Give the numbers, and the time that they took, which is not the training's."""
@@ -109,7 +115,7 @@ class _Measuring:
         """Write a record and tell it."""
         if self.group.is_main:
             self.journal.write(record)
-        self.tell(record)
+        self.report.record(record)
 
 
 class Evaluation(_Measuring):
@@ -141,27 +147,23 @@ class Probing(_Measuring):
         try:
             metrics, took = self.measured(state)
         except DataError as error:
-            self.tell({"kind": "note", "text": f"step {state.step:,} was not probed: {error}"})
+            self.report.note(f"step {state.step:,} was not probed: {error}")
             return
         self.note({"kind": "probe", "step": state.step, **metrics, "time": took})
 
 
+@dataclass
 class Save:
     """A checkpoint every so many steps, of the best, at the end and when the run is interrupted."""
 
-    def __init__(
-        self,
-        every: int,
-        checkpoints: Checkpoints,
-        journal: Journal,
-        group: Group,
-        card: Callable[[State], Card],
-        tell: Tell,
-        guard: Guard,
-        extra: Callable[[], Mapping[str, Any]],
-    ) -> None:
-        self.every, self.checkpoints, self.journal, self.group = every, checkpoints, journal, group
-        self.card, self.tell, self.guard, self.extra = card, tell, guard, extra
+    every: int
+    checkpoints: Checkpoints
+    journal: Journal
+    group: Group
+    card: Callable[[State], Card]
+    report: Reporter
+    guard: Guard
+    extra: Callable[[], Mapping[str, Any]]
 
     def __call__(self, state: State, *, ends: bool, interrupted: bool) -> None:
         """Save where it is due."""
@@ -176,4 +178,4 @@ class Save:
                 self.journal.fsync()
                 extra = {**self.extra(), "journal": self.journal.size}
                 path = self.checkpoints.write(state, weights, own, others, self.card(state), extra)
-        self.tell({"kind": "save", "step": state.step, "path": None if path is None else str(path)})
+        self.report.record({"kind": "save", "step": state.step, "path": None if path is None else str(path)})

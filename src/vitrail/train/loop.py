@@ -20,9 +20,8 @@ from vitrail.ops.constants import upload
 from vitrail.ops.order import Purpose, key, mix
 from vitrail.ops.schedules import decay_at, rate_at
 from vitrail.runtime.group import Group
-from vitrail.train.guard import Guard
-from vitrail.train.objective import Objective
-from vitrail.train.optimizer import clip, gradients, set_rate
+from vitrail.train.objective import BuiltObjective
+from vitrail.train.optimizer import Guard, clip, gradients, set_rate
 from vitrail.train.state import State
 
 NAMED = 8  # samples of a step that diverged
@@ -36,6 +35,14 @@ class Chore(Protocol):
         """Do it where it is due after a step; `ends` where the run is over, `interrupted` where it goes on later."""
 
 
+@runtime_checkable
+class Timed(Protocol):
+    """A chore that measures time, from the first step on."""
+
+    def begin(self, state: State) -> None:
+        """Start the clock."""
+
+
 @dataclass(kw_only=True)
 class Plan:
     """What does not change in a run, how much goes through at once aside."""
@@ -43,13 +50,14 @@ class Plan:
     config: Training
     steps: int
     feed: BatchStream
-    objective: Objective
+    objective: BuiltObjective
     forward: Callable[..., Tensor]  # the objective's module, compiled and wrapped as it may be
     autocast: Callable[[], AbstractContextManager[object]]
     group: Group
     guard: Guard
     micro_batch: int
-    interrupted: Callable[[], bool]
+    interrupted: Callable[[], bool]  # somebody asks to save and to go on later
+    stopped: Callable[[], bool]  # somebody asks to end here
     no_sync: Callable[[], AbstractContextManager[object]] = nullcontext  # gradients from the other ranks
     pad_to_micro_batch: bool = False  # parts that are smaller than a micro-batch up
 
@@ -57,10 +65,14 @@ class Plan:
 def train(plan: Plan, state: State, chores: Sequence[Chore]) -> bool:
     """Go from the state's step to the end; tells whether it got there or was interrupted."""
     interrupted = False
+    for chore in chores:
+        if isinstance(chore, Timed):
+            chore.begin(state)
     with closing(plan.feed.stream(start=state.step)) as batches:
         while not (is_over(plan, state) or interrupted):
-            asked = train_step(plan, state, next(batches))
-            interrupted = asked if plan.group.world_size > 1 else plan.interrupted()
+            interrupted = train_step(plan, state, next(batches))
+            if plan.group.world_size == 1:
+                interrupted = plan.interrupted()
             for chore in chores:
                 chore(state, ends=is_over(plan, state), interrupted=interrupted)
     return is_over(plan, state)
@@ -70,9 +82,11 @@ def train_step(plan: Plan, state: State, batch: Batch) -> bool:
     """One update from one global batch, whatever share of it goes through at once; tells whether to end after it."""
     config = plan.config
     rate = rate_at(config.schedule, config.optimizer.learning_rate, state.step, plan.steps)
-    shares, skipped, asked = zip(
-        *plan.group.all_gather_numbers(len(batch.labels), len(batch.skipped), plan.interrupted()), strict=True
+    shares, skipped, asked, stopped = zip(
+        *plan.group.all_gather_numbers(len(batch.labels), len(batch.skipped), plan.interrupted(), plan.stopped()),
+        strict=True,
     )
+    state.stopped = any(stopped)
     if any(skipped):
         note_bad(plan, state, batch)
     if not any(shares):  # nothing of the step could be decoded
@@ -116,7 +130,7 @@ def accumulate(plan: Plan, state: State, batch: Batch, images: int, most: int) -
             if plan.micro_batch == 1 or plan.group.world_size > 1:
                 raise ConfigError(
                     f"{plan.micro_batch} images at a time do not fit into the memory of {plan.group.device}. "
-                    "Say --set micro_batch=... with fewer, --set model.checkpointing=true, or take a smaller model."
+                    "Set micro_batch to fewer, model.checkpointing=true, or take a smaller model."
                 ) from error
             state.tally.sums.copy_(tally)
             state.optimizer.zero_grad(set_to_none=True)
@@ -189,9 +203,10 @@ def sample_keys(batch: Batch, seed: int) -> NDArray[np.int64]:
 
 
 def is_over(plan: Plan, state: State) -> bool:
-    """Tell whether all steps are done, or the evaluations have stopped getting better."""
+    """Tell whether all steps are done, somebody asked to end, or evaluations have stopped getting better."""
     patience = plan.config.patience
-    return state.step >= plan.steps or (patience is not None and state.stale >= patience)
+    stopped = plan.stopped() if plan.group.world_size == 1 else state.stopped  # on all ranks alike
+    return stopped or state.step >= plan.steps or (patience is not None and state.stale >= patience)
 
 
 def note_bad(plan: Plan, state: State, batch: Batch) -> None:

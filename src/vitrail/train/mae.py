@@ -25,12 +25,12 @@ class MaskedAutoencoding:
         self.encoder, self.objective, self.seed = suitable(model, objective), objective, seed
         self.module: nn.Module = MaskedAutoencoderModel(self.encoder, objective, seed=seed)
 
-    def inputs(self, part: Batch) -> tuple[Tensor, ...]:
+    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         """The images, and which patches are seen and which are not: a function of (seed, epoch, sample)."""
-        parted = choose_visible(draw_patches(self.encoder, part, self.seed, 1), self.objective.masked)
-        return (part.images, *(upload(places, part.images.device) for places in parted))
+        parted = choose_visible(draw_patches(self.encoder, batch, self.seed, 1), self.objective.masked)
+        return (batch.images, *(upload(places, batch.images.device) for places in parted))
 
-    def compute_loss(self, outputs: Tensor, part: Batch, inputs: tuple[Tensor, ...]) -> Losses:
+    def compute_loss(self, outputs: Tensor, batch: Batch, inputs: tuple[Tensor, ...]) -> Losses:
         """Compare with the pixels of the hidden patches alone; each image's mean."""
         images, _, hidden = inputs
         wanted = take(patchify(images.float(), self.encoder.config.stem.stride), hidden)

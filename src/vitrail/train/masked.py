@@ -30,13 +30,13 @@ class MaskedPatchPrediction:
         self.counts = objective.target != "pixels"
         self.module: nn.Module = MaskedPatchModel(self.encoder, objective, seed=seed)
 
-    def inputs(self, part: Batch) -> tuple[Tensor, ...]:
+    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         """The images, and what becomes of which patches: a function of (seed, epoch, sample)."""
-        u = draw_patches(self.encoder, part, self.seed, EACH)
+        u = draw_patches(self.encoder, batch, self.seed, EACH)
         plan = plan_corruption(u, self.objective.corrupted, self.objective.masked, self.objective.replaced)
-        return (part.images, *(upload(numbers, part.images.device) for numbers in plan))
+        return (batch.images, *(upload(numbers, batch.images.device) for numbers in plan))
 
-    def compute_loss(self, outputs: Tensor, part: Batch, inputs: tuple[Tensor, ...]) -> Losses:
+    def compute_loss(self, outputs: Tensor, batch: Batch, inputs: tuple[Tensor, ...]) -> Losses:
         """Compare at the corrupted patches alone, those that were kept as they are too; each image's mean."""
         images, patches, *_ = inputs
         (rows, cols), side = self.encoder.grid_of(images), self.encoder.config.stem.stride
@@ -68,16 +68,16 @@ def draw_patches(encoder: ViT, part: Batch, seed: int, each: int) -> NDArray[np.
 
 
 def pixel_losses(values: Float[Tensor, "B M P"], wanted: Float[Tensor, "B M P"]) -> Losses:
-    """Give each image's mean square; values are never right or wrong."""
+    """Give each image's mean square; values are never correct or wrong."""
     losses = (values.float() - wanted).square().mean(dim=(1, 2))
     return Losses(losses, torch.zeros_like(losses))
 
 
 def class_losses(scores: Float[Tensor, "B M K"], wanted: Int64[Tensor, "B M"]) -> Losses:
-    """Give each image's mean cross-entropy, and the share of classes that are right."""
+    """Give each image's mean cross-entropy, and the share of classes that are correct."""
     losses = F.cross_entropy(scores.float().flatten(0, 1), wanted.flatten(), reduction="none").unflatten(
         0, wanted.shape
     )
     with torch.no_grad():
-        right = (scores.argmax(dim=2) == wanted).double().mean(dim=1)
-    return Losses(losses.mean(dim=1), right)
+        correct = (scores.argmax(dim=2) == wanted).double().mean(dim=1)
+    return Losses(losses.mean(dim=1), correct)

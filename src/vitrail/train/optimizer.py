@@ -1,7 +1,7 @@
-"""Optimisers of torch, with the paper's groups, clipping and running average."""
+"""Optimizers of torch, with the paper's groups, clipping and average; and the guard before each update."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -12,7 +12,7 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from vitrail.config.recipe import SGD, Adam
-from vitrail.errors import ConfigError
+from vitrail.errors import ConfigError, VitrailError
 from vitrail.models.initialize import OBJECTIVE
 
 BLOCK = re.compile(r"blocks\.(\d+)\.")
@@ -130,3 +130,54 @@ def moments(optimizer: Optimizer, named: Iterable[tuple[str, Tensor]]) -> dict[s
             if word != "step" and isinstance(value, Tensor):
                 found[f"{word}/{name}"] = value
     return found
+
+
+class DivergedError(VitrailError):
+    """Loss or gradients are not finite; the weights are those before the update."""
+
+
+class Guard:
+    """Watches loss and gradients.
+
+    On the CPU, and where weights are shared out, it looks before each update. On a GPU the fused optimiser skips every
+    update from the first bad one on, by itself, and the guard reads the verdict a step later.
+    """
+
+    def __init__(self, optimizer: Optimizer, device: torch.device, *, waits: bool) -> None:
+        self.waits = waits or device.type != "cuda"
+        self.bad = torch.zeros((), dtype=torch.float32, device=device)
+        self.reading: tuple[Tensor, torch.cuda.Event, Callable[[], str]] | None = None
+        if not self.waits:
+            optimizer.found_inf = self.bad  # pyright: ignore[reportAttributeAccessIssue]
+
+    def look(self, loss: Tensor, norm: Tensor, where: Callable[[], str]) -> None:
+        """Look at a step's loss and gradient norm, before its update; `where` names the step."""
+        fine = torch.isfinite(loss) & torch.isfinite(norm)
+        if self.waits:
+            if not fine:
+                raise DivergedError(_message(where, float(loss), float(norm)))
+            return
+        self.bad.copy_(torch.maximum(self.bad, (~fine).float()))
+        self.read_verdict()
+        verdict = torch.empty(3, pin_memory=True)
+        verdict.copy_(torch.stack([self.bad, loss.float(), norm.float()]), non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+        self.reading = (verdict, event, where)
+
+    def read_verdict(self) -> None:
+        """Read the verdict on the step before."""
+        if self.reading is None:
+            return
+        verdict, event, where = self.reading
+        event.synchronize()
+        self.reading = None
+        if verdict[0]:
+            raise DivergedError(_message(where, float(verdict[1]), float(verdict[2])))
+
+
+def _message(where: Callable[[], str], loss: float, norm: float) -> str:
+    return (
+        f"{where()}: the loss is {loss} and the norm of the gradients {norm}; nothing was updated. Lower "
+        "learning_rate, raise warmup_steps, set clip_norm=1 or precision=float32; vitrail data check finds odd images."
+    )

@@ -4,18 +4,18 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from vitrail.checkpoint.run_folder import BEGUN, read_document
 from vitrail.config.recipes import adjust
 from vitrail.errors import ConfigError
-from vitrail.train.journal import Journal
-from vitrail.train.prepare import Probe
+from vitrail.runtime.reporter import SILENT
+from vitrail.train.checkpoints import LOG
+from vitrail.train.parts import training_split
+from vitrail.train.prepare import TIMES, Probe
 from vitrail.train.run import run
-from vitrail.train.task import TIMES, Task, training_split
+from vitrail.train.task import Task
 
 TRIAL = 8  # steps, of which the first few warm up
 COUNTED = 4
@@ -40,7 +40,7 @@ def steps_within(task: Task, seconds: float, probe: Probe | None = None) -> tupl
     if steps < FEWEST:
         raise ConfigError(
             f"a step of {task.training.batch_size} images takes {pace:.1f} seconds here; {seconds / 60:g} minutes are "
-            "too few. Give more, a smaller model, --batch, or --set image_size=... with fewer pixels."
+            "too few. Give more, a smaller model, batch_size or image_size."
         )
     return steps, f"{steps:,} steps fit into {seconds / 60:g} minutes: {pace:.2f} seconds each, as measured"
 
@@ -54,8 +54,8 @@ def _trial(task: Task, probe: Probe | None = None) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "trial"
         splits = {"train": training_split(task.splits)}
-        run(replace(task, out=out, training=training, splits=splits, tensorboard=False), _nobody, probe)
-        lines = [json.loads(line) for line in Journal(out).path.read_text().splitlines()]
+        run(replace(task, out=out, training=training, splits=splits, tensorboard=False), SILENT, probe)
+        lines = [json.loads(line) for line in (out / LOG).read_text().splitlines()]
     paces = [line["time"]["images_per_second"] for line in lines if line["kind"] == "train"]
     probes = [line["time"]["seconds"] for line in lines if line["kind"] == "probe"]
     return task.training.batch_size / statistics.median(paces[-COUNTED:]), max(probes, default=0.0)
@@ -67,7 +67,3 @@ def _images(task: Task) -> tuple[int, float, int]:
     val = next((len(task.splits[name]) for name in ("val", "dev") if name in task.splits), None)
     kept = whole * task.training.validation_share if val is None else val
     return round(whole - (kept if val is None else 0)), kept, len(task.splits.get("test", ()))
-
-
-def _nobody(event: Mapping[str, Any]) -> None:
-    """Hear nothing."""

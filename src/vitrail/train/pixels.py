@@ -32,14 +32,14 @@ class NextPixelPrediction:
         self.encoder = suitable(model, objective)
         self.module: nn.Module = NextPixelModel(self.encoder, palette)
 
-    def inputs(self, part: Batch) -> tuple[Tensor, ...]:
+    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         """The number of every pixel's colour."""
         assert isinstance(self.module, NextPixelModel)
-        pixels = part.images.permute(0, 2, 3, 1)  # B H W C
+        pixels = batch.images.permute(0, 2, 3, 1)  # B H W C
         palette = gathered(self.module.palette.detach())
         return (nearest(pixels.flatten(0, 2), palette).unflatten(0, pixels.shape[:3]),)
 
-    def compute_loss(self, outputs: Tensor, part: Batch, inputs: tuple[Tensor, ...]) -> Losses:
+    def compute_loss(self, outputs: Tensor, batch: Batch, inputs: tuple[Tensor, ...]) -> Losses:
         """Compare at every pixel, the first too; each image's mean."""
         return class_losses(outputs, inputs[0].flatten(1))
 

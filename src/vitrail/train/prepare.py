@@ -13,28 +13,31 @@ from torch.nn.parallel import DistributedDataParallel
 from vitrail.config import Card
 from vitrail.config.objective import Labels, MaskedAutoencoder, MaskedPatches, NextPixels
 from vitrail.config.recipe import Training
+from vitrail.config.recipes import adjust, fit
 from vitrail.data.feed import BatchStream, train_feed
+from vitrail.data.loader import Loader
 from vitrail.data.source import Source
 from vitrail.models import BiT, Model, ViT
 from vitrail.runtime.group import Group, shard
 from vitrail.runtime.memory import fit_micro_batch
-from vitrail.train.checkpoints import Checkpoints
-from vitrail.train.chores import Evaluate, Evaluation, Log, Probing, Save, Tell
-from vitrail.train.guard import Guard
-from vitrail.train.journal import Journal
+from vitrail.runtime.reporter import Reporter
+from vitrail.train.checkpoints import Checkpoints, Journal
+from vitrail.train.chores import Evaluate, Evaluation, Log, Probing, Save
 from vitrail.train.loop import Chore, Plan
 from vitrail.train.mae import MaskedAutoencoding
 from vitrail.train.masked import MaskedPatchPrediction
 from vitrail.train.measure import measure_accuracy, measure_objective
-from vitrail.train.objective import Classification, Objective
-from vitrail.train.optimizer import ModelEMA, build_optimizer
+from vitrail.train.objective import BuiltObjective, Classification, OwnObjective
+from vitrail.train.optimizer import Guard, ModelEMA, build_optimizer
+from vitrail.train.parts import Parts
 from vitrail.train.pixels import NextPixelPrediction, palette_of
 from vitrail.train.state import State, Tally
-from vitrail.train.task import Parts, Task, build_model, settle
+from vitrail.train.task import Task, build_model
 
 Forward = Callable[..., Tensor]
 Autocast = Callable[[], AbstractContextManager[object]]
 MOST_EVALUATED = 256  # images at once
+TIMES = 10  # evaluations and checkpoints of a run, where nothing else is said
 
 
 @runtime_checkable
@@ -59,19 +62,23 @@ class Ready:
     said: list[str]
 
 
-def prepare(task: Task, parts: Parts, group: Group, tell: Tell, probe: Probe | None = None) -> Ready:
+def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Probe | None = None) -> Ready:
     """Build everything; nothing is read from an earlier run yet."""
     training = task.training
     precision = choose_precision(training, group.device)
     model = build_model(task, training, parts.train.class_names).to(group.device)
     feed = build_feed(task, parts.train, model, group)
-    training, steps, said = settle(training, feed.loader)
+    training, steps, said = resolve_steps(training, feed.loader)
 
     def palette() -> Tensor:
-        tell({"kind": "note", "text": "making a palette of the training images"})
+        report.note("making a palette of the training images")
         return group.broadcast(palette_of(parts.train, model, training) if group.is_main else None)
 
-    objective = build_objective(model, training, palette)
+    if task.objective is None:
+        objective = build_objective(model, training, palette)
+    else:
+        objective = OwnObjective(task.objective, model)
+        objective.module.to(group.device)
     forward, hold = wrap(model, objective.module, training, group)
     optimizer = build_optimizer(objective.module, training.optimizer, training.layer_decay)
     state = State(
@@ -99,6 +106,7 @@ def prepare(task: Task, parts: Parts, group: Group, tell: Tell, probe: Probe | N
         guard=guard,
         micro_batch=micro,
         interrupted=lambda: False,
+        stopped=lambda: False,
         no_sync=hold,
         pad_to_micro_batch=compiles(training, group.device),
     )
@@ -107,7 +115,7 @@ def prepare(task: Task, parts: Parts, group: Group, tell: Tell, probe: Probe | N
         return min(MOST_EVALUATED, max(plan.micro_batch * 2, 1))
 
     def evaluate(source: Source) -> Mapping[str, float]:
-        if not isinstance(training.objective, Labels):
+        if task.objective is not None or not isinstance(training.objective, Labels):
             return measure_objective(plan, state, source, workers=task.workers)
         return measure_accuracy(
             model,
@@ -128,7 +136,7 @@ def prepare(task: Task, parts: Parts, group: Group, tell: Tell, probe: Probe | N
     checkpoints = Checkpoints(task.out, keep=training.keep, objective=training.objective)
     evaluated = None if parts.val is None else partial(evaluate, parts.val)
     probed = None if probe is None else partial(probing, probe)
-    chores = build_chores(plan, evaluated, probed, journal, checkpoints, tell)
+    chores = build_chores(plan, evaluated, probed, journal, checkpoints, report)
     return Ready(
         plan=plan,
         state=state,
@@ -146,29 +154,29 @@ def build_chores(
     probe: Evaluate | None,
     journal: Journal,
     checkpoints: Checkpoints,
-    tell: Tell,
+    report: Reporter,
 ) -> tuple[Chore, ...]:
     """Evaluate, which may end the run, and probe, then log, then save: a checkpoint holds what was logged before it."""
     config, group = plan.config, plan.group
     assert config.evaluate_every is not None
     assert config.probe_every is not None
     assert config.save_every is not None
-    log = Log(config.log_every, journal, group, tell, plan.guard, counts=plan.objective.counts)
+    log = Log(config.log_every, journal, group, report, plan.guard, counts=plan.objective.counts)
     save = Save(
         config.save_every,
         checkpoints,
         journal,
         group,
         card_of,
-        tell,
+        report,
         plan.guard,
         lambda: numeric_environment(plan),
     )
     measuring: list[Chore] = []
     if evaluate is not None:
-        measuring.append(Evaluation(config.evaluate_every, evaluate, journal, group, tell, log, plan.guard))
+        measuring.append(Evaluation(config.evaluate_every, evaluate, journal, group, report, log, plan.guard))
     if probe is not None:
-        measuring.append(Probing(config.probe_every, probe, journal, group, tell, log, plan.guard))
+        measuring.append(Probing(config.probe_every, probe, journal, group, report, log, plan.guard))
     return (*measuring, log, save)
 
 
@@ -190,8 +198,29 @@ def card_of(state: State, metrics: Mapping[str, float] | None = None) -> Card:
     return replace(state.model.card, metrics=dict(state.metrics if metrics is None else metrics))
 
 
+def resolve_steps(training: Training, loader: Loader) -> tuple[Training, int, list[str]]:
+    """Turn epochs into steps, fit the schedule, and fill in when to evaluate and save; say what was changed."""
+    steps = training.steps or max(round((training.epochs or 0) * loader.steps), 1)
+    if training.schedule.warmup_epochs is not None:
+        warmup = round(training.schedule.warmup_epochs * loader.steps)
+        training = adjust(training, {"schedule.warmup_steps": warmup})
+    training, said = fit(training, steps)
+    often = max(steps // TIMES, 1)
+    evaluate_every = training.evaluate_every or often
+    filled = {
+        "evaluate_every": evaluate_every,
+        "probe_every": training.probe_every or evaluate_every,
+        "save_every": training.save_every or often,
+        "log_every": min(training.log_every, steps),
+    }
+    count = loader.order.size
+    if count is not None and training.batch_size > count:
+        said.append(f"each step sees all {count:,} images, fewer than the batch of {training.batch_size:,}")
+    return adjust(training, filled), steps, said
+
+
 def build_feed(task: Task, source: Source, model: Model, group: Group) -> BatchStream:
-    """Feed the training images at the model's size, with its preprocessing."""
+    """BatchStream the training images at the model's size, with its preprocessing."""
     training = task.training
     return train_feed(
         source,
@@ -220,7 +249,7 @@ def choose_precision(training: Training, device: torch.device) -> str:
     )
 
 
-def build_objective(model: Model, training: Training, palette: Callable[[], Tensor]) -> Objective:
+def build_objective(model: Model, training: Training, palette: Callable[[], Tensor]) -> BuiltObjective:
     """Make what is learned from the images; a palette where one is needed."""
     match training.objective:
         case Labels():

@@ -26,7 +26,7 @@ class Best(NamedTuple):
 
 
 class Tally:
-    """Counts that add: the loss of every image, images classified right, images; on the device, read when asked."""
+    """Counts that add: the loss of every image, images classified correctly, images; on the device, read when asked."""
 
     WORDS = ("loss", "correct", "images")
 
@@ -34,11 +34,11 @@ class Tally:
         self.sums = torch.zeros(len(self.WORDS), dtype=torch.float64, device=device)
 
     @torch.no_grad()
-    def add(self, losses: Tensor, right: Tensor) -> None:
+    def add(self, losses: Tensor, correct: Tensor) -> None:
         """Count a part of a batch."""
-        correct = right.sum(dtype=torch.float64)
-        images = torch.full_like(correct, len(losses))
-        self.sums += torch.stack([losses.sum(dtype=torch.float64), correct, images])
+        found = correct.sum(dtype=torch.float64)
+        images = torch.full_like(found, len(losses))
+        self.sums += torch.stack([losses.sum(dtype=torch.float64), found, images])
 
 
 @dataclass
@@ -53,6 +53,7 @@ class State:
     step: int = 0
     best: Best | None = None
     stale: int = 0  # evaluations since the best
+    stopped: bool = False  # somebody asked to end here
     metrics: dict[str, float] = field(default_factory=dict)  # of the last evaluation
     bad: list[Skip] = field(default_factory=list)  # images that could not be decoded
     epoch: int = 0  # of the last batch; with the rate of its update, and the norm of its gradients: for the log

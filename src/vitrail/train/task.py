@@ -1,35 +1,27 @@
-"""What is asked of a run, and what follows from it: splits, model, steps; before anything is computed."""
+"""A run as it was asked for: data, model, how to train, where to write; and the model that it begins with."""
 
 import os
-import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from vitrail.checkpoint.load import config_of, load
-from vitrail.checkpoint.run_folder import BEGUN, SAVED, boxed, read_document
+from vitrail.checkpoint.load import Checkpoint, ModelInMemory, open_checkpoint
+from vitrail.checkpoint.run_folder import boxed
 from vitrail.config import ModelConfig, ViTConfig, parse, row
 from vitrail.config.objective import Labels, NextPixels
 from vitrail.config.recipe import Training
-from vitrail.config.recipes import adjust, fit
 from vitrail.config.suitable import check_suitable
-from vitrail.data.loader import Loader
-from vitrail.data.source import Source, Subset
-from vitrail.data.splits import SomeClasses, hold_out, split
-from vitrail.errors import WITHOUT_LABELS, CheckpointError, ConfigError, DataError
-from vitrail.files import replacing
+from vitrail.data.source import Source
+from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models import Model, create
 from vitrail.models.base import CosineHead
 from vitrail.models.initialize import DIRECTIONS, draw
+from vitrail.train.objective import Objective
 
-CUT, DONE = "split.npz", "summary.json"
-DEV_SEED = 0  # one dev split for all seeds of a run
 SCALE = 32.0  # of the cosines where a margin is asked for and no scale
-TIMES = 10  # evaluations and checkpoints of a run, where nothing else is said
+AnyModel = str | os.PathLike[str] | Model
+Start = Checkpoint | ModelInMemory  # what a run begins with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,173 +31,61 @@ class Task:
     command: str  # that started it
     data: str
     splits: Mapping[str, Source]
-    model: str  # a name, or a checkpoint
+    model: str  # a name, or what a checkpoint was opened by
+    start: Start | None = None  # the opened checkpoint; None: a fresh model by its name
     training: Training
     out: Path
     changes: Mapping[str, object] = field(default_factory=dict)  # of the model's fields
+    objective: Objective | None = None  # of one's own, instead of the training's
     workers: int = 0
     device: str | None = None
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a model that cannot learn what is asked, before any image is read."""
+        if self.start is None and is_checkpoint(self.model):
+            object.__setattr__(self, "start", open_start(self.model))
         if not isinstance(self.training.objective, Labels):
             check_suitable(foresee_model(self), self.training.objective)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parts:
-    """The splits by what they are for."""
-
-    train: Source
-    val: Source | None  # to choose by
-    test: Source | None  # to report on, once
-
-
-Cut = tuple[NDArray[np.int64], NDArray[np.int64]]  # numbers of the images to train on, and of those kept back
-
-
-def training_split(splits: Mapping[str, Source]) -> Source:
-    """Find the images to train on: the train split, or the only one where it has no name."""
-    found = splits.get("train", splits.get("all"))
-    if found is None:
-        raise DataError(
-            f"expected a train split, or one without a name; there is only {', '.join(splits)}. "
-            "Name the folder train, or give the folder inside it."
-        )
-    return found
-
-
-def cut_dev(
-    splits: Mapping[str, Source], share: float, kept: Path, progress: Callable[[int, int], None] | None = None
-) -> Cut | None:
-    """Cut images to choose by from the training images, by content, where there is no split for that.
-
-    The numbers are kept in a file, so that a run that goes on need not hash the images again.
-    """
-    whole = training_split(splits)
-    if share <= 0 or splits.keys() & {"val", "dev"}:
-        return None
-    shares = {"train": 1 - share, "dev": share}
-    cut = remember_cut(whole, share, kept, lambda: split(whole, shares, seed=DEV_SEED, progress=progress))
-    return cut if len(cut[0]) and len(cut[1]) else None
-
-
-def remember_cut(source: Source, share: float, kept: Path, draw: Callable[[], Mapping[str, Subset]]) -> Cut:
-    """Give the numbers of `train` and `dev` that were drawn from a source before, or draw and keep them."""
-    cut = _read_cut(kept, source, share)
-    if cut is None:
-        parts = draw()
-        cut = parts["train"].indices, parts["dev"].indices
-        _keep_cut(kept, source, share, cut)
-    return cut
-
-
-def kept_back(run: Path, source: Source) -> tuple[Subset, Subset] | None:
-    """Give the images of a source that a run was trained on, and those that it kept back; None where it kept none."""
-    cut = _read_cut(folder_of(run) / CUT, source, None)
-    return None if cut is None or not len(cut[1]) else (Subset(source, cut[0]), Subset(source, cut[1]))
-
-
-def was_trained_on(run: Path, source: Source) -> bool:
-    """Tell whether a run was given these images, or others of the same classes in one split, to train on."""
-    try:
-        prints = read_document(folder_of(run) / BEGUN)["fingerprints"]
-        names = read_document(folder_of(run) / "classes.json")["names"]
-    except (CheckpointError, KeyError):
-        return False
-    return source.fingerprint in prints.values() or (len(prints) == 1 and tuple(names) == source.class_names)
-
-
-def folder_of(run: Path) -> Path:
-    """Give the folder of a run, also for one of its checkpoints."""
-    return run.parent.parent if run.parent.name == SAVED else run
-
-
-def keep_classes(splits: Mapping[str, Source], share: float) -> Mapping[str, Source]:
-    """Keep a share of the training split's classes out of every split, whole: nothing of them is learned."""
-    if not share:
-        return splits
-    gone = set(hold_out(training_split(splits).class_names, share))
-    return {name: SomeClasses(source, [*(set(source.class_names) - gone)]) for name, source in splits.items()}
-
-
-def describe_held_out(splits: Mapping[str, Source], parts: Parts) -> str:
-    """Say how many classes are kept out, and what is left."""
-    every, left = len(training_split(splits).class_names), len(parts.train.class_names)
-    return f"{every - left} of {every} classes kept out whole: {len(parts.train):,} images of {left} to train on"
-
-
-def without_held_out(run: Path, source: Source) -> Source:
-    """Give a source without the classes that a run kept out of its training; as it is where it kept none."""
-    try:
-        share = float(read_document(folder_of(run) / BEGUN)["training"]["held_out"])
-        names = set(read_document(run / "classes.json")["names"])
-    except (CheckpointError, KeyError, TypeError, ValueError):
-        return source
-    left = [name for name in source.class_names if name in names]
-    return SomeClasses(source, left) if share and 0 < len(left) < len(source.class_names) else source
-
-
-def check_classes(splits: Mapping[str, Source]) -> None:
-    """Refuse training images without labels, and splits of other classes than theirs."""
-    whole = training_split(splits)
-    val, test = splits.get("val", splits.get("dev")), splits.get("test")
-    if not whole.class_names:
-        raise DataError(
-            "the training images have no labels. Expected a folder for each class, or a column of labels; "
-            f"{WITHOUT_LABELS}"
-        )
-    for name, other in (("val", val), ("test", test)):
-        if other is not None and other.class_names != whole.class_names:
-            raise DataError(
-                f"the classes of {name} are not those of train: {_some(other.class_names)} against "
-                f"{_some(whole.class_names)}. Each split needs a folder for every class."
-            )
-
-
-def choose_parts(splits: Mapping[str, Source], cut: Cut | None) -> Parts:
-    """Take the splits that there are, and what was cut from the training images."""
-    whole = training_split(splits)
-    val, test = splits.get("val", splits.get("dev")), splits.get("test")
-    if cut is not None:
-        return Parts(train=Subset(whole, cut[0]), val=Subset(whole, cut[1]), test=test)
-    return Parts(train=whole, val=val, test=test)
-
-
-def _read_cut(path: Path, source: Source, share: float | None) -> Cut | None:
-    """Read a cut of these images, of this share where it is said."""
-    try:
-        with np.load(path, allow_pickle=False) as held:
-            same = str(held["fingerprint"]) == source.fingerprint
-            return (held["train"], held["dev"]) if same and share in (None, float(held["share"])) else None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        return None
-
-
-def _keep_cut(path: Path, source: Source, share: float, cut: Cut) -> None:
-    fingerprint = np.array(source.fingerprint)
-    with replacing(path) as temporary:
-        np.savez(temporary, train=cut[0], dev=cut[1], share=np.array(share), fingerprint=fingerprint)
 
 
 def foresee_model(task: Task) -> ModelConfig:
     """Say what model a run without labels trains; no weights are made or copied."""
     changes = model_changes(task, task.training, None)
-    return config_of(task.model, **changes) if is_checkpoint(task.model) else parse(task.model, changes)
+    return parse(task.model, changes) if task.start is None else task.start.configure(**changes)
+
+
+def open_start(model: AnyModel | None) -> Start | None:
+    """Open what a run begins with, once; None for a name of the zoo. Refuses what is neither that nor there."""
+    if model is None:
+        return None
+    if isinstance(model, Model):
+        return ModelInMemory(model)
+    if not isinstance(model, str) or is_checkpoint(model):
+        return open_checkpoint(model)
+    if Path(model).suffix or model.startswith((".", "~", os.sep)):
+        raise CheckpointError(f"there is no file {model}. Check the path; names are those of vitrail.names().")
+    parse(model)
+    return None
+
+
+def is_checkpoint(model: str) -> bool:
+    """Tell a file, folder or address from a name of the zoo."""
+    addressed = model.startswith(("hf:", "https://", "http://"))
+    return addressed or model in boxed() or os.path.exists(os.path.expanduser(model))
 
 
 def build_model(task: Task, training: Training, classes: tuple[str, ...]) -> Model:
-    """Make the model by its name, or open a checkpoint with a new zero head (Section 3.2)."""
-    labels = isinstance(training.objective, Labels)
-    changes: dict[str, Any] = model_changes(task, training, len(classes) if labels else None)
-    if is_checkpoint(task.model):
-        model = load(task.model, **changes)
+    """Make the model by its name, or from a checkpoint with a new zero head (Section 3.2)."""
+    labels = isinstance(training.objective, Labels) and bool(classes)
+    changes = model_changes(task, training, len(classes) if labels else None)
+    if task.start is None:
+        model = create(task.model, seed=training.seed, **changes)
+    else:
+        model = task.start.model(**changes)
         if isinstance(model.head, CosineHead):  # directions are drawn, and a run has its own
             weight = model.head.directions.weight
             weight.data.copy_(draw(DIRECTIONS, weight.shape, training.seed))
-    else:
-        model = create(task.model, seed=training.seed, **changes)
     before = tuple(name for name in model.card.without_names().seen if name not in classes)
     model.card = replace(model.card, class_names=classes if labels else None, seen=before, metrics={})
     return model.train()
@@ -221,7 +101,7 @@ def model_changes(task: Task, training: Training, classes: int | None) -> dict[s
     if training.image_size is not None:
         changes["image_size"] = training.image_size
     changes["classes"] = classes
-    known = known_model(task.model, changes)
+    known = known_config(task.start, changes)
     if training.margin is not None:
         changes.setdefault("cosine_scale", known.cosine_scale or SCALE if known else SCALE)
         if changes["cosine_scale"] is None:
@@ -236,29 +116,14 @@ def model_changes(task: Task, training: Training, classes: int | None) -> dict[s
     return _for_kind(changes, kind)
 
 
-def known_model(model: str, changes: Mapping[str, Any]) -> ModelConfig | None:
-    """Say what a checkpoint holds, helped by what is said of it; none where a model is made by its name."""
-    if not is_checkpoint(model):
+def known_config(start: Start | None, changes: Mapping[str, Any]) -> ModelConfig | None:
+    """Say what a checkpoint holds, helped by what is said of it; None where a model is made by its name."""
+    if start is None:
         return None
-    return config_of(model, **{name: changes[name] for name in ("image_size", "heads") if name in changes})
+    return start.configure(**{name: changes[name] for name in ("image_size", "heads") if name in changes})
 
 
-def is_checkpoint(model: str) -> bool:
-    """Tell a file, folder or address from a name of the zoo."""
-    addressed = model.startswith(("hf:", "https://", "http://"))
-    return addressed or model in boxed() or os.path.exists(os.path.expanduser(model))
-
-
-def name_model(model: str) -> ModelConfig | None:
-    """Read a name of the zoo; refuses one that is neither that nor there. None for a checkpoint."""
-    if is_checkpoint(model):
-        return None
-    if Path(model).suffix or model.startswith((".", "~", os.sep)):
-        raise CheckpointError(f"there is no file {model}. Check the path; names are those of vitrail.names().")
-    return parse(model)
-
-
-def _for_kind(changes: dict[str, object], kind: type) -> dict[str, object]:
+def _for_kind(changes: dict[str, Any], kind: type) -> dict[str, Any]:
     """Leave out what a ResNet has none of."""
     if kind is ViTConfig:
         return changes
@@ -266,29 +131,3 @@ def _for_kind(changes: dict[str, object], kind: type) -> dict[str, object]:
         if changes.get(name):
             raise ConfigError(f"a BiT has no {name}; got {changes[name]}. Set {name}=0.")
     return {name: value for name, value in changes.items() if name not in ("dropout", "stochastic_depth")}
-
-
-def settle(training: Training, loader: Loader) -> tuple[Training, int, list[str]]:
-    """Turn epochs into steps, fit the schedule, and fill in when to evaluate and save; say what was changed."""
-    if training.steps is not None:
-        steps = training.steps
-    else:
-        assert training.epochs is not None
-        steps = max(round(training.epochs * loader.steps), 1)
-    training, said = fit(training, steps)
-    often = max(steps // TIMES, 1)
-    evaluate_every = training.evaluate_every or often
-    filled = {
-        "evaluate_every": evaluate_every,
-        "probe_every": training.probe_every or evaluate_every,
-        "save_every": training.save_every or often,
-        "log_every": min(training.log_every, steps),
-    }
-    count = loader.order.size
-    if count is not None and training.batch_size > count:
-        said.append(f"each step sees all {count:,} images, fewer than the batch of {training.batch_size:,}")
-    return adjust(training, filled), steps, said
-
-
-def _some(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:4]) + (" ..." if len(names) > 4 else "")

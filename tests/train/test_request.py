@@ -13,7 +13,7 @@ from vitrail.config.recipes import adjust, recipe
 from vitrail.data.decode import ImageError, Pixels
 from vitrail.data.source import Source
 from vitrail.errors import DataError
-from vitrail.train.choose import batch_for, choose, middle_side
+from vitrail.train.request import batch_for, choose, middle_side
 
 
 class Many(Source):

@@ -1,0 +1,275 @@
+"""`vitrail.finetune` and `vitrail.pretrain`: the two recipes of the paper, on one loop."""
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Literal
+
+from vitrail.checkpoint.load import load
+from vitrail.config.recipes import adjust
+from vitrail.data.open import open_data
+from vitrail.errors import ConfigError, DataError, VitrailError
+from vitrail.evaluation.curves import draw_sets, probe_features
+from vitrail.evaluation.features import choose_sets
+from vitrail.models import Model
+from vitrail.runtime.group import is_main_process
+from vitrail.runtime.memory import keep_memory
+from vitrail.runtime.reporter import reporting
+from vitrail.train.checkpoints import LOG
+from vitrail.train.pace import steps_within
+from vitrail.train.prepare import Probe
+from vitrail.train.request import TrainRequest, choose_recipe, make_task, read_request
+from vitrail.train.run import Callback, Outcome, run
+from vitrail.train.task import AnyModel, open_start
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run that ended, or was interrupted and can be resumed by the same call."""
+
+    folder: Path | None  # None: nothing was kept on disk
+    finished: bool
+    step: int
+    steps: int
+    metrics: Mapping[str, float]  # of the last evaluation; of the test images with test_ before their names
+    seconds: float
+    history: tuple[Mapping[str, Any], ...] = field(repr=False)  # every record of the log
+    again: bool = False  # it was finished before, and nothing was done now
+    labeled: bool = True  # the training images have labels
+    held: Model | None = field(default=None, repr=False)
+
+    @cached_property
+    def model(self) -> Model:
+        """The trained model, to evaluate; opened from the folder on its first use."""
+        if self.held is not None:
+            return self.held
+        if self.folder is None:
+            raise ConfigError("the run was interrupted before its first step, so there is no model. Run it again.")
+        return load(self.folder)
+
+    def __str__(self) -> str:
+        """Say how the run ended, in a few lines."""
+        where = "kept in memory" if self.folder is None else str(self.folder)
+        how = "finished" if self.finished else f"interrupted at step {self.step:,} of {self.steps:,}"
+        return "\n".join([f"{how}: {where}", *(f"  {line}" for line in self.results())])
+
+    def results(self) -> Iterator[str]:
+        """Say what was measured, a line for each split."""
+        for part, words in (("", "val images"), ("test_", "test images")):
+            count, gone = (self.metrics.get(part + name, 0) for name in ("images", "left_out"))
+            lost = f"; {gone:,.0f} could not be decoded" if gone else ""
+            if part + "accuracy" in self.metrics:
+                yield f"{self.metrics[part + 'accuracy']:.2%} of {count:,.0f} {words}{lost}"
+            elif part + "loss" in self.metrics:  # learned without labels
+                yield f"loss {self.metrics[part + 'loss']:.4f} on {count:,.0f} {words}{lost}"
+
+
+def finetune(
+    data: object,
+    *,
+    model: AnyModel | None = None,
+    out: str | os.PathLike[str] | None = None,
+    recipe: str | None = None,
+    minutes: float | None = None,
+    probe: object = None,
+    callbacks: Sequence[Callback] = (),
+    settings: Sequence[str] = (),
+    workers: int | None = None,
+    device: str | None = None,
+    tensorboard: bool = False,
+    allow_pipe: bool = False,
+    quiet: bool = False,
+    command: str = "",
+    **fields: Any,  # noqa: ANN401
+) -> Run:
+    """Train on labelled images: a checkpoint with a new head, or a fresh model where none is given.
+
+    `data` is a folder with a folder for each class, anything else that `vitrail data check` reads, a torch map-style
+    dataset of (image, label), arrays (images, labels), or a mapping from split to these. `model` is a name such as
+    ViT-B/16, a file, a run folder, or a model in memory, which stays as it is. What is left open is chosen for the
+    data, and said. Any field of the training is a keyword: `learning_rate=1e-3, epochs=5, batch_size=64, mixup=0.2`;
+    a field of a part by `**{"optimizer.betas": (0.9, 0.95)}`, of the model by `**{"model.dropout": 0.1}`, and as texts
+    by `settings=["learning_rate=1e-3"]`. With `out` the run is kept there, and the same call resumes it; without,
+    nothing is kept on disk. `minutes` takes as many steps as fit. Each of `callbacks` sees every record of the log as
+    a dict, and ends the run by returning True. `objective` may be an object of your own: docs/training.md.
+    """
+    return _train(
+        "finetune",
+        data,
+        model=model,
+        out=out,
+        recipe=recipe,
+        minutes=minutes,
+        probe=probe,
+        callbacks=callbacks,
+        settings=settings,
+        workers=workers,
+        device=device,
+        tensorboard=tensorboard,
+        allow_pipe=allow_pipe,
+        quiet=quiet,
+        command=command,
+        fields=fields,
+    )
+
+
+def pretrain(
+    data: object,
+    *,
+    model: AnyModel | None = None,
+    out: str | os.PathLike[str] | None = None,
+    recipe: str | None = None,
+    minutes: float | None = None,
+    probe: object = None,
+    callbacks: Sequence[Callback] = (),
+    settings: Sequence[str] = (),
+    workers: int | None = None,
+    device: str | None = None,
+    tensorboard: bool = False,
+    allow_pipe: bool = False,
+    quiet: bool = False,
+    command: str = "",
+    **fields: Any,  # noqa: ANN401
+) -> Run:
+    """Train a fresh model by its name, as the paper pre-trains: `model="ViT-B/16", recipe="i1k"`.
+
+    With `objective="masked-patch"`, "mae" or "next-pixel" images need no labels: any folder of them will do. All other
+    arguments are those of `vitrail.finetune`; `probe` are labelled images on which features are measured meanwhile.
+    """
+    return _train(
+        "pretrain",
+        data,
+        model=model,
+        out=out,
+        recipe=recipe,
+        minutes=minutes,
+        probe=probe,
+        callbacks=callbacks,
+        settings=settings,
+        workers=workers,
+        device=device,
+        tensorboard=tensorboard,
+        allow_pipe=allow_pipe,
+        quiet=quiet,
+        command=command,
+        fields=fields,
+    )
+
+
+def _train(
+    kind: Literal["finetune", "pretrain"],
+    data: object,
+    *,
+    model: AnyModel | None,
+    out: str | os.PathLike[str] | None,
+    recipe: str | None,
+    minutes: float | None,
+    probe: object,
+    callbacks: Sequence[Callback],
+    settings: Sequence[str],
+    workers: int | None,
+    device: str | None,
+    tensorboard: bool,
+    allow_pipe: bool,
+    quiet: bool,
+    command: str,
+    fields: Mapping[str, Any],
+) -> Run:
+    """Read what is asked, choose what is open, run it, and give the run."""
+    request = read_request(kind, data, model, recipe, settings, fields)
+    if minutes is not None:
+        request = for_minutes(request, minutes)
+    start = open_start(model)
+    with ExitStack() as stack:
+        report = stack.enter_context(reporting(quiet=quiet or not is_main_process()))
+        labels = request.needs_labels
+        splits = open_data(data, allow_pipe=allow_pipe, unlabeled=not labels, progress=report.progress)
+        choice = choose_recipe(request, splits, start)
+        folder = Path(out).expanduser() if out else Path(stack.enter_context(_nowhere()))
+        task = make_task(
+            request,
+            choice,
+            splits,
+            start,
+            out=folder,
+            workers=workers,
+            device=device,
+            tensorboard=tensorboard,
+            command=command,
+        )
+        probing, said = open_probe(probe, allow_pipe=allow_pipe)
+        keep_memory()
+        for reason in (*choice.reasons, *said):
+            report.note(reason)
+        if minutes is not None:
+            report.note("measuring how long a step takes")
+            steps, reason = steps_within(task, 60 * minutes, probing)
+            task = replace(task, training=adjust(task.training, {"steps": steps}))
+            report.note(reason)
+        if out:
+            report.note(f"writing to {folder}")
+        return _ended(run(task, report, probing, callbacks), kept=bool(out))
+
+
+@contextmanager
+def _nowhere() -> Iterator[str]:
+    """Give a folder that is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="vitrail-") as folder:
+        yield os.path.join(folder, "run")
+
+
+def _ended(outcome: Outcome, *, kept: bool) -> Run:
+    log = outcome.out / LOG
+    history = tuple(json.loads(line) for line in log.read_text().splitlines()) if log.is_file() else ()
+    saved = outcome.step > 0 and not kept and is_main_process()
+    return Run(
+        folder=outcome.out if kept else None,
+        finished=outcome.finished,
+        step=outcome.step,
+        steps=outcome.steps,
+        metrics=dict(outcome.metrics),
+        seconds=outcome.seconds,
+        history=history,
+        again=outcome.again,
+        labeled=outcome.labeled,
+        held=load(outcome.out) if saved else None,
+    )
+
+
+def open_probe(probe: object, *, allow_pipe: bool) -> tuple[Probe | None, list[str]]:
+    """Draw the images to probe features with; refuses those that have no labels to tell apart. Says what it drew."""
+    if probe is None:
+        return None, []
+    try:
+        sets, said = choose_sets(open_data(probe, allow_pipe=allow_pipe), None)
+        drawn = draw_sets(sets)
+    except VitrailError as error:
+        raise DataError(f"features are probed with labelled images. {probe}: {error}") from error
+    counts = f"{len(drawn[0]):,} and {len(drawn[1]):,} images"
+    return partial(probe_features, drawn), [f"features are probed with {counts} of {probe}: {said}"]
+
+
+def for_minutes(request: TrainRequest, minutes: float) -> TrainRequest:
+    """Leave a run's length open until it is measured; refuse what says it too, and runs of several processes."""
+    if not minutes > 0:
+        raise ConfigError(f"minutes must be more than 0; got {minutes:g}.")
+    if given := sorted({"steps", "epochs"} & request.fields.keys()):
+        raise ConfigError(f"a run's length is given twice: minutes and {' and '.join(given)}. Give one.")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError("minutes are measured by one process alone. Give steps or epochs with torchrun.")
+    return replace(request, fields={**request.fields, "steps": 1})
+
+
+def usual_out(kind: str, data: str) -> Path:
+    """Give the folder of a run where none is said: runs/, the verb and the data."""
+    name = re.sub(r"[^A-Za-z0-9]+", "-", Path(data).name or data).strip("-").lower()
+    return Path("runs") / f"{kind}-{name or 'data'}"
+
+
+VERBS: dict[str, Callable[..., Run]] = {"finetune": finetune, "pretrain": pretrain}
