@@ -177,7 +177,7 @@ class Broken(Photos):
 def test_an_item_that_cannot_be_read_is_left_out_and_named() -> None:
     items = list(zip(IMAGES, LABELS.tolist(), strict=True))
     source = open_data(Broken(items, targets=LABELS.tolist()))["all"]
-    feed = evaluation_feed(source, (24, 16), batch=20, preprocessing=Preprocessing(), limit=0.2)
+    feed = evaluation_feed(source, (24, 16), batch=20, preprocessing=Preprocessing(), bad_image_limit=0.2)
     (batch,) = feed.epoch(0)
     assert batch.samples.tolist() == [*range(7), *range(8, COUNT)]
     assert [tuple(skip) for skip in batch.skipped] == [(7, "item 7", "cannot be read: OSError: a damaged file")]

@@ -114,7 +114,7 @@ def test_a_folder_with_every_fault_is_read_or_told_about(tmp_path: Path) -> None
     (good / "notes.txt").write_text("hello")
     found = open_split(tmp_path / "photos")
     assert isinstance(found, FolderSource)
-    made = evaluation_feed(found, (16, 16), batch=4, preprocessing=Preprocessing(), limit=0.5)
+    made = evaluation_feed(found, (16, 16), batch=4, preprocessing=Preprocessing(), bad_image_limit=0.5)
     batches = list(made.epoch(0))
     names = {found.name(int(sample)).rsplit("/", 1)[-1] for batch in batches for sample in batch.samples}
     assert names == {path.name for path in good.iterdir() if path.is_file() and path.suffix != ".txt"}

@@ -156,11 +156,11 @@ def test_too_many_bad_images_stop_the_run_and_say_so() -> None:
     loader = Loader(Numbers(100, broken=(3, 50)), take, batch=10)
     with pytest.raises(DataError, match=r"2 of 100 images cannot be read, over the limit of 1\.0%: number \d+: torn"):
         list(loader.epoch(0))
-    assert len(list(Loader(Numbers(100, broken=(3, 50)), take, batch=10, limit=0.02).epoch(0))) == 10
+    assert len(list(Loader(Numbers(100, broken=(3, 50)), take, batch=10, bad_image_limit=0.02).epoch(0))) == 10
 
 
 def test_a_batch_of_bad_images_alone_is_empty() -> None:
-    loader = Loader(Numbers(4, broken=(0, 1)), take, batch=2, shuffle=False, limit=0.9)
+    loader = Loader(Numbers(4, broken=(0, 1)), take, batch=2, shuffle=False, bad_image_limit=0.9)
     first, second = loader.epoch(0)
     assert len(first.samples) == 0
     assert len(second.samples) == 2

@@ -83,7 +83,7 @@ def test_what_was_packed_comes_out(tmp_path: Path) -> None:
 
 
 def test_bad_images_are_left_out_and_listed(tmp_path: Path) -> None:
-    report = pack(Files(), tmp_path / "out", (5, 6), overwrite=False, limit=0.4)
+    report = pack(Files(), tmp_path / "out", (5, 6), overwrite=False, bad_image_limit=0.4)
     assert report.count == 3
     assert report.skipped[0] == ("file 1", "cannot be read: Input/output error")
     assert report.skipped[1][0] == "file 3"
@@ -101,7 +101,14 @@ def test_past_the_limit_of_bad_images_it_stops_and_nothing_is_written(tmp_path: 
 
     def packed_into(name: str, limit: float) -> None:
         steps.clear()
-        pack(Files(), tmp_path / name, 4, overwrite=True, limit=limit, progress=lambda done, _: steps.append(done))
+        pack(
+            Files(),
+            tmp_path / name,
+            4,
+            overwrite=True,
+            bad_image_limit=limit,
+            progress=lambda done, _: steps.append(done),
+        )
 
     first = (
         r"1 of 5 images cannot be read, over the limit of 1\.0%: file 1: cannot be read: Input/output error\. Repair"
@@ -110,14 +117,16 @@ def test_past_the_limit_of_bad_images_it_stops_and_nothing_is_written(tmp_path: 
         with pytest.raises(DataError, match=first):
             packed_into(name, 0.01)
         assert steps == [1]  # at the second image it stops
-        with pytest.raises(DataError, match=r"2 of 5 .* of 39\.0%: file 1: .*; file 3: no image .*--limit 0\.2"):
+        with pytest.raises(
+            DataError, match=r"2 of 5 .* of 39\.0%: file 1: .*; file 3: no image .*bad_image_limit=0\.05"
+        ):
             packed_into(name, 0.39)
         assert steps == [1, 2, 3]
     assert snapshot(tmp_path) == before
     packed_into("old", 0.4)  # two of five are not past it
     assert len(PackedSource(tmp_path / "old")) == 3
     for limit in (-0.1, 1.5, float("nan")):
-        with pytest.raises(ConfigError, match="limit must be a"):
+        with pytest.raises(ConfigError, match="bad_image_limit must be a"):
             packed_into("new", limit)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["old"]
 
@@ -131,7 +140,7 @@ def test_images_without_labels_and_classes_are_packed_too(tmp_path: Path, names:
         def labels(self) -> NDArray[np.int64]:
             return np.array([-1, -1, 2, -1, -1]) if names else np.full(5, -1)
 
-    pack(Unlabeled(), tmp_path / "out", (5, 6), overwrite=False, limit=0.4)
+    pack(Unlabeled(), tmp_path / "out", (5, 6), overwrite=False, bad_image_limit=0.4)
     packed = PackedSource(tmp_path / "out")
     assert packed.class_names == names
     assert packed.labels.tolist() == ([-1, 2, -1] if names else [-1, -1, -1])
@@ -184,7 +193,7 @@ def test_only_packed_folders_are_overwritten_and_only_when_asked(tmp_path: Path)
         pack(Files(), out, 4, overwrite=True)
     (out / "mine.txt").unlink()
     assert snapshot(tmp_path) == before
-    pack(Files(), out, (9, 8), overwrite=True, limit=0.4)
+    pack(Files(), out, (9, 8), overwrite=True, bad_image_limit=0.4)
     assert PackedSource(out).read(0).shape == (9, 8, 3)
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "sun.jpg").write_text("sun")
@@ -211,7 +220,7 @@ def test_a_source_without_one_good_image_is_refused(tmp_path: Path) -> None:
             return b""
 
     with pytest.raises(DataError, match="none of 5 images can be decoded; the first, file 0: empty file"):
-        pack(Bad(), tmp_path / "out", 4, overwrite=False, limit=1)
+        pack(Bad(), tmp_path / "out", 4, overwrite=False, bad_image_limit=1)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -227,7 +236,7 @@ def test_a_packed_source_is_pickled_without_its_pixels(tmp_path: Path) -> None:
 
 def test_the_fingerprint_follows_source_and_size(tmp_path: Path) -> None:
     for name, source, size in [("a", SOURCE, 4), ("b", SOURCE, 4), ("c", SOURCE, 5), ("d", Files(), 4)]:
-        pack(source, tmp_path / name, size, overwrite=False, limit=0.4)
+        pack(source, tmp_path / name, size, overwrite=False, bad_image_limit=0.4)
     prints = [PackedSource(tmp_path / name).fingerprint for name in "abcd"]
     assert prints[0] == prints[1]
     assert len(set(prints)) == 3

@@ -421,7 +421,9 @@ def test_bad_images_are_counted_against_what_all_shards_may_hold(server: Server,
     source = RemoteShards(server.url(PATTERN))
 
     def made(limit: float) -> BatchStream:
-        return evaluation_feed(source, (8, 8), batch=6, preprocessing=Preprocessing(), workers=workers, limit=limit)
+        return evaluation_feed(
+            source, (8, 8), batch=6, preprocessing=Preprocessing(), workers=workers, bad_image_limit=limit
+        )
 
     allowed = made(0.03)
     assert sum(len(batch.samples) for batch in allowed.epoch(0)) == sum(COUNTS) - 1

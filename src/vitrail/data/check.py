@@ -1,5 +1,6 @@
 """What is wrong with a data set, before a run finds out: damage, misnamed files, duplicates, leaks, odd images."""
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitrail.data.decode import ImageError, OpenImage, Pixels
+from vitrail.data.decode import FORMATS, ImageError, OpenImage, Pixels
 from vitrail.data.source import Source
 from vitrail.data.sources.folder import AGAIN
 from vitrail.files import image_hash
@@ -21,23 +22,7 @@ TINY = 32  # pixels of the shorter side
 HUGE = 40_000_000  # pixels
 EXTREME = 5  # the longer side by the shorter
 ROWS = 12  # classes and examples of a contact sheet
-FORMATS = {
-    "JPEG": ("jpg", "jpeg", "jpe", "jfif"),
-    "MPO": ("jpg", "jpeg", "mpo"),  # a JPEG with a second view
-    "PNG": ("png", "apng"),
-    "WEBP": ("webp",),
-    "GIF": ("gif",),
-    "BMP": ("bmp", "dib"),
-    "DIB": ("bmp", "dib"),
-    "TIFF": ("tif", "tiff"),
-    "PPM": ("ppm", "pgm", "pbm", "pnm"),
-    "JPEG2000": ("jp2", "j2k", "jpx"),
-    "AVIF": ("avif",),
-    "ICO": ("ico",),
-    "TGA": ("tga",),
-    "PCX": ("pcx",),
-}
-SUFFIXES = frozenset(suffix for suffixes in FORMATS.values() for suffix in suffixes)
+KNOWN = frozenset(itertools.chain.from_iterable(FORMATS.values()))
 
 
 @dataclass
@@ -175,7 +160,7 @@ def _look_at(source: Source, index: int, report: SplitReport) -> bytes | None:
     report.formats[opened.format] += 1
     report.traits.update(traits)
     suffix = PurePosixPath(source.name(index)).suffix.lower().lstrip(".")
-    if suffix in SUFFIXES and suffix not in FORMATS.get(opened.format, (suffix,)):
+    if suffix in KNOWN and suffix not in FORMATS.get(opened.format, (suffix,)):
         note("misnamed", f"is {opened.format}")
     _judge_size(opened.height, opened.width, note)
     try:

@@ -17,8 +17,25 @@ from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
 from vitrail.errors import DataError
 
 Pixels = NDArray[np.uint8]  # H W C
-# What is opened. Others that the library knows run programs of their own or are no photographs.
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO", "TGA", "DIB", "PCX")
+# What is opened, in this order, and its suffixes. Others that the library knows run programs or are no photographs.
+FORMATS = {
+    "JPEG": ("jpg", "jpeg", "jpe", "jfif"),
+    "MPO": ("jpg", "jpeg", "mpo"),  # a JPEG with a second view
+    "PNG": ("png", "apng"),
+    "WEBP": ("webp",),
+    "GIF": ("gif",),
+    "BMP": ("bmp", "dib"),
+    "TIFF": ("tif", "tiff"),
+    "PPM": ("ppm", "pgm", "pbm", "pnm"),
+    "JPEG2000": ("jp2", "j2k", "jpx"),
+    "AVIF": ("avif",),
+    "ICO": ("ico",),
+    "TGA": ("tga",),
+    "DIB": ("bmp", "dib"),
+    "PCX": ("pcx",),
+}
+# By which images are found in folders and archives, the preferred first.
+SUFFIXES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "jp2", "avif")
 MAGICS = {b"\xff\xd8": "JPEG", b"\x89PNG": "PNG", b"GIF8": "GIF", b"RIFF": "WEBP", b"BM": "BMP", b"II*\0": "TIFF"}
 LARGEST = 90_000_000  # pixels
 LARGEST_SIDE = 65_500  # of a JPEG; longer ones are made to hurt

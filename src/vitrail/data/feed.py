@@ -121,11 +121,11 @@ class BatchStream:
     """A loader and what comes after it: on the CPU in its workers; on a GPU there, to which uint8 goes."""
 
     def __init__(
-        self, loader: Loader, after: BatchTransform, device: torch.device | str = "cpu", augmenting: AugmentOn = "auto"
+        self, loader: Loader, after: BatchTransform, device: torch.device | str = "cpu", augment_on: AugmentOn = "auto"
     ) -> None:
         self.loader, self.after, self.device = loader, after, torch.device(device)
         many = loader.workers >= MANY_WORKERS and min(loader.shape[1:]) >= LARGE_SIDE
-        self.augmented = augmenting == "workers" or (augmenting == "auto" and many)
+        self.augmented = augment_on == "workers" or (augment_on == "auto" and many)
         loader.pins = self.device.type == "cuda"
         loader.after = after if self.device.type == "cpu" else after.augment if self.augmented else None
 
@@ -182,9 +182,9 @@ def train_feed(
     workers: int = 0,
     rank: int = 0,
     ranks: int = 1,
-    limit: float = 0.01,
+    bad_image_limit: float = 0.01,
     device: torch.device | str = "cpu",
-    augmenting: AugmentOn = "auto",
+    augment_on: AugmentOn = "auto",
     full: bool = False,
 ) -> BatchStream:
     """Feed training: shuffled, cropped, augmented, mixed; smaller last steps of an epoch are left out where `full`."""
@@ -198,11 +198,11 @@ def train_feed(
         rank=rank,
         ranks=ranks,
         block=augmentation.mix_block if mixes else 1,
-        limit=limit,
+        bad_image_limit=bad_image_limit,
         full=full,
     )
     return BatchStream(
-        loader, BatchTransform(augmentation, preprocessing, len(source.class_names), seed), device, augmenting
+        loader, BatchTransform(augmentation, preprocessing, len(source.class_names), seed), device, augment_on
     )
 
 
@@ -216,10 +216,19 @@ def evaluation_feed(
     workers: int = 0,
     rank: int = 0,
     ranks: int = 1,
-    limit: float = 0.01,
+    bad_image_limit: float = 0.01,
     device: torch.device | str = "cpu",
 ) -> BatchStream:
     """Feed evaluation: every image once, in the source's order, as the preprocessing says."""
     transform = EvalTransform(size, preprocessing, channels=channels)
-    loader = Loader(source, transform, batch=batch, shuffle=False, workers=workers, rank=rank, ranks=ranks, limit=limit)
+    loader = Loader(
+        source,
+        transform,
+        batch=batch,
+        shuffle=False,
+        workers=workers,
+        rank=rank,
+        ranks=ranks,
+        bad_image_limit=bad_image_limit,
+    )
     return BatchStream(loader, BatchTransform(STILL, preprocessing, len(source.class_names), 0), device)

@@ -66,7 +66,7 @@ class Loader:
         rank: int = 0,
         ranks: int = 1,
         block: int = 1,
-        limit: float = 0.01,
+        bad_image_limit: float = 0.01,
         full: bool = False,
         after: Callable[[Batch], Batch] | None = None,
     ) -> None:
@@ -76,7 +76,7 @@ class Loader:
         self.batch, self.seed = whole("batch", batch), whole("seed", seed, least=0)
         self.workers, self.ranks = whole("workers", workers, least=0), whole("ranks", ranks)
         self.rank, self.block = whole("rank", rank, least=0, most=self.ranks - 1), whole("block", block)
-        self.limit = rate("limit", limit)
+        self.bad_image_limit = rate("bad_image_limit", bad_image_limit)
         self.bad: dict[int, Skip | None] = {}
         ahead = max(self.workers * AHEAD, 1)
         share = RankShare(batch=self.batch, rank=self.rank, ranks=self.ranks, block=self.block, ahead=ahead, full=full)
@@ -114,7 +114,7 @@ class Loader:
             self.bad.setdefault(skip.sample, skip if len(self.bad) < LISTED else None)
         if (size := self.order.size) is not None:
             some = [(skip.name, skip.reason) for skip in islice(self.bad.values(), 5) if skip]
-            check_limit(some, len(self.bad), size, self.limit, "limit=0.05, or --set limit=0.05 of a run")
+            check_limit(some, len(self.bad), size, self.bad_image_limit)
 
 
 class _Reader(Dataset[Batch]):

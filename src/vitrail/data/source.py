@@ -200,13 +200,13 @@ class Subset(Source):
         return int(self.indices[index])
 
 
-def check_limit(bad: Sequence[tuple[str, str]], count: int, size: int, limit: float, more: str) -> None:
-    """Stop where more images cannot be read than may; `bad` are names and reasons of some, `more` how to allow more."""
+def check_limit(bad: Sequence[tuple[str, str]], count: int, size: int, limit: float) -> None:
+    """Stop where more images cannot be read than may; `bad` are names and reasons of some."""
     if count > limit * size:
         some = "; ".join(f"{name}: {reason}" for name, reason in bad[:5])
         raise DataError(
             f"{count:,} of {size:,} images cannot be read, over the limit of {limit:.1%}: {some}. "
-            f"Repair or remove them (vitrail data check lists all), or allow more: {more}."
+            f"Repair or remove them (vitrail data check lists all), or allow more: bad_image_limit=0.05."
         )
 
 

@@ -28,7 +28,6 @@ from vitrail.runtime.inference import Pass, Read, Rows, compute_rows, join_rows
 PART = 2048  # images whose rows are kept in one file
 FEW, MANY = 1024, 16_384  # images after which rows are kept: more where worker processes must start again
 FORMAT = 1  # of the files; another number forgets them all
-MORE = "--limit 0.05"
 
 
 def rows_of(
@@ -158,4 +157,4 @@ def _from(how: Pass, first: int, count: int) -> Pass:
 
 def _check_limit(parts: list[Rows], count: int, how: Pass) -> None:
     bad = [(skip.name, skip.reason) for part in parts for skip in part.skipped]
-    check_limit(bad, len(bad), count, how.limit, MORE)
+    check_limit(bad, len(bad), count, how.limit)

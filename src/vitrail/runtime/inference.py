@@ -142,7 +142,7 @@ def _go_through(
         ranks=group.world_size * lanes,
         device=group.device,
     )
-    feed.loader.limit = 1.0  # none, of a part: the whole is checked after it, by all processes alike
+    feed.loader.bad_image_limit = 1.0  # none, of a part: the whole is checked after it, by all processes alike
     samples: list[Tensor] = []
     values: dict[str, list[Tensor]] = {}
     skipped: list[Skip] = []

@@ -80,7 +80,7 @@ def add_up(
         workers=workers,
         rank=group.rank,
         ranks=group.world_size,
-        limit=limit,
+        bad_image_limit=limit,
         device=group.device,
     )
     sums = torch.zeros(5, dtype=torch.float64, device=group.device)

@@ -56,7 +56,7 @@ def palette_of(source: Source, model: Model, training: Training) -> Float[Tensor
         preprocessing=model.card.preprocessing,
         seed=training.seed,
         channels=config.channels,
-        limit=training.bad_image_limit,
+        bad_image_limit=training.bad_image_limit,
     )
     found: list[Tensor] = []
     with closing(feed.epoch(0)) as batches:

@@ -233,9 +233,9 @@ def build_feed(task: Task, source: Source, model: Model, group: Group) -> BatchS
         workers=task.workers,
         rank=group.rank,
         ranks=group.world_size,
-        limit=training.bad_image_limit,
+        bad_image_limit=training.bad_image_limit,
         device=group.device,
-        augmenting=training.augment_on,
+        augment_on=training.augment_on,
         full=True,
     )
 

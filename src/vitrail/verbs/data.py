@@ -157,7 +157,7 @@ def pack_data(
             image_size,
             overwrite=overwrite,
             channels=channels,
-            limit=bad_image_limit,
+            bad_image_limit=bad_image_limit,
             progress=partial(report.progress, f"packing {name}"),
         )
         parts.append(PackedSplit(name, target, made.count, made.skipped))

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.data.decode import Pixels
+from vitrail.data.decode import SUFFIXES, Pixels
 from vitrail.data.source import Names, Source
-from vitrail.data.sources.folder import SUFFIXES, read_file
+from vitrail.data.sources.folder import read_file
 from vitrail.errors import DataError
 from vitrail.files import fingerprint_of
 

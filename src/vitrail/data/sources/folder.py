@@ -12,12 +12,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.data.decode import ImageError
+from vitrail.data.decode import SUFFIXES, ImageError
 from vitrail.data.source import Names, Source
 from vitrail.errors import WITHOUT_LABELS, DataError, VitrailError
 from vitrail.files import cache_folder, fingerprint_of, replacing
 
-SUFFIXES = {"jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "jp2", "avif"}
 SPLITS = {"train": "train", "val": "val", "validation": "val", "test": "test"}
 LARGEST = 512 << 20  # bytes of an image file
 NAMED = 20  # files that are no images, of which the names are kept; all are counted

@@ -24,7 +24,6 @@ CARD, IMAGES, LABELS = "packed.json", "images.npy", "labels.npy"
 FORMAT, VERSION = "vitrail packed images", 1
 LARGEST_CARD = 64 << 20  # bytes; names of very many classes
 AGAIN = "Pack it again."
-MORE = "limit=0.2, or --limit 0.2 of the command"
 
 
 @dataclass(frozen=True)
@@ -108,23 +107,23 @@ def pack(
     *,
     overwrite: bool,
     channels: int = 3,
-    limit: float = 0.01,
+    bad_image_limit: float = 0.01,
     progress: Callable[[int, int], None] | None = None,
 ) -> PackReport:
     """Decode every image, squash it to one size and write the packed folder; what cannot be decoded is left out.
 
-    Past `limit`, a share of the images, it stops and nothing is written. `progress` is told how many images are done,
-    and of how many.
+    Past `bad_image_limit`, a share of the images, it stops and nothing is written. `progress` is told how many images
+    are done, and of how many.
     """
     size = as_size(image_size)
     if channels not in (1, 3):
         raise ConfigError(f"channels must be 1 or 3; got {channels!r}.")
-    if not 0 <= number("limit", limit) <= 1:
-        raise ConfigError(f"limit must be a share of the images, from 0 to 1; got {limit!r}.")
+    if not 0 <= number("bad_image_limit", bad_image_limit) <= 1:
+        raise ConfigError(f"bad_image_limit must be a share of the images, from 0 to 1; got {bad_image_limit!r}.")
     if not len(source):
         raise DataError("expected a source with images to pack; it has none.")
     with new_folder(folder, overwrite=overwrite, ours=(CARD, IMAGES, LABELS, SUMS), mark=CARD) as temporary:
-        return _write(source, temporary, (*size, channels), limit, progress)
+        return _write(source, temporary, (*size, channels), bad_image_limit, progress)
 
 
 def squash(pixels: Pixels, size: tuple[int, int]) -> Pixels:
@@ -154,7 +153,7 @@ def _write(
                 kept.append(index)
             except ImageError as error:
                 report.skipped.append((source.name(index), str(error)))
-                check_limit(report.skipped, len(report.skipped), len(source), limit, MORE)
+                check_limit(report.skipped, len(report.skipped), len(source), limit)
             if progress is not None:
                 progress(index + 1, len(source))
         file.seek(0)

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from vitrail.data.decode import SUFFIXES
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.files import cache_folder, short_hash, write_bytes
 
 Identity = Mapping[str, str | int]
-IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "jp2", "avif")
 LARGEST_LABEL = 1 << 16  # bytes
 LARGEST_IMAGE = 512 << 20
 VERSION = 1  # of the indices kept
@@ -116,8 +116,8 @@ def _members(path: Path, length: int, problems: list[str]) -> Iterator[tarfile.T
 
 
 def _image_of(group: dict[str, tuple[str, int, int]]) -> tuple[str, int, int] | None:
-    exact = [group[suffix] for suffix in IMAGES if suffix in group]
-    longer = [member for suffix, member in group.items() if suffix.rpartition(".")[2] in IMAGES]
+    exact = [group[suffix] for suffix in SUFFIXES if suffix in group]
+    longer = [member for suffix, member in group.items() if suffix.rpartition(".")[2] in SUFFIXES]
     return exact[0] if exact else longer[0] if len(longer) == 1 else None
 
 
