@@ -10,7 +10,7 @@ import pytest
 
 from vitrail.data.decode import ImageError
 from vitrail.data.sources.parquet import ParquetSource, parquet_splits
-from vitrail.errors import CheckpointError, ConfigError
+from vitrail.errors import ConfigError, DataError
 
 arrow: Any = pytest.importorskip("pyarrow")
 parquet: Any = pytest.importorskip("pyarrow.parquet")
@@ -53,10 +53,10 @@ def test_splits_are_found_by_the_hubs_names_and_read_in_order(tmp_path: Path, un
 def test_a_missing_part_is_named(tmp_path: Path) -> None:
     write(tmp_path / "train-00000-of-00003.parquet", range(2))
     write(tmp_path / "train-00002-of-00003.parquet", range(2))
-    with pytest.raises(CheckpointError, match=r"expected 3 parts of train; 1 .*train-00001-of-00003.parquet"):
+    with pytest.raises(DataError, match=r"expected 3 parts of train; 1 .*train-00001-of-00003.parquet"):
         parquet_splits(tmp_path)
     write(tmp_path / "train-00000-of-00001.parquet", range(2))
-    with pytest.raises(ConfigError, match=r"train comes in \[1, 3\] parts at once"):
+    with pytest.raises(DataError, match=r"train comes in \[1, 3\] parts at once"):
         parquet_splits(tmp_path)
 
 
@@ -69,9 +69,9 @@ def test_one_file_is_a_split_and_plain_names_are_splits(tmp_path: Path) -> None:
 
 
 def test_places_without_parquet_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="expected parquet files in"):
+    with pytest.raises(DataError, match="expected parquet files in"):
         parquet_splits(tmp_path)
-    with pytest.raises(CheckpointError, match="there is no file or folder"):
+    with pytest.raises(DataError, match="there is no file or folder"):
         parquet_splits(tmp_path / "nowhere")
 
 

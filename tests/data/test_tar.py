@@ -15,7 +15,7 @@ from files.servers import Served, Server
 from vitrail.data.decode import ImageError
 from vitrail.data.sources import tar_index
 from vitrail.data.sources.tar import TarSource, expand
-from vitrail.errors import CheckpointError, ConfigError
+from vitrail.errors import ConfigError, DataError
 
 
 @pytest.fixture(autouse=True)
@@ -93,10 +93,10 @@ def test_labels_come_as_numbers_in_json_or_as_names(tmp_path: Path) -> None:
     (tmp_path / "classes.txt").write_text("pug\nyak\nant\n")
     assert TarSource(tmp_path / "named.tar").labels.tolist() == [0, 2]
     assert TarSource(tmp_path / "named.tar", class_names=("ant", "pug", "x")).class_names == ("ant", "pug", "x")
-    with pytest.raises(ConfigError, match="'pug' is none of the 2 classes"):
+    with pytest.raises(DataError, match="'pug' is none of the 2 classes"):
         TarSource(tmp_path / "named.tar", class_names=("ant", "yak"))
     mixed = {"a.jpg": blob(1), "a.cls": b"1", "b.jpg": blob(2), "b.txt": b"pug"}
-    with pytest.raises(ConfigError, match="some are numbers and some are names"):
+    with pytest.raises(DataError, match="some are numbers and some are names"):
         TarSource(write(tmp_path / "mixed.tar", mixed))
 
 
@@ -162,7 +162,7 @@ def test_links_and_twins_are_told_and_not_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("mode", "kind"), [("w:gz", "gzip"), ("w:bz2", "bzip2"), ("w:xz", "xz")])
 def test_packed_files_are_refused_with_the_way_out(tmp_path: Path, mode: str, kind: str) -> None:
     path = write(tmp_path / "a.tar", samples(0, 2), mode=mode)
-    with pytest.raises(ConfigError, match=rf"packed with {kind}.*Unpack it first"):
+    with pytest.raises(DataError, match=rf"packed with {kind}.*Unpack it first"):
         TarSource(path)
 
 
@@ -171,7 +171,7 @@ def test_what_is_no_tar_file_is_refused(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(data)
         with pytest.raises(ConfigError, match="expected labelled images"):
             TarSource(tmp_path / name)
-    with pytest.raises(CheckpointError, match="No such file"):
+    with pytest.raises(DataError, match="No such file"):
         TarSource(tmp_path / "none.tar")
 
 
@@ -242,6 +242,6 @@ def test_commands_are_run_only_where_allowed_once_and_failures_leave_nothing(tmp
         source = TarSource(command, allow_pipe=True)
         assert [source.read(i) for i in range(3)] == [blob(i) for i in range(3)]
     assert log.read_text() == "ran\n"
-    with pytest.raises(CheckpointError, match="ended with 3; expected 0"):
+    with pytest.raises(DataError, match="ended with 3; expected 0"):
         TarSource("pipe:echo half; exit 3", allow_pipe=True)
     assert len(list((cache / "pipes").iterdir())) == 1

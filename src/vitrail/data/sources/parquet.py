@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vitrail.data.decode import ImageError
 from vitrail.data.source import Source
-from vitrail.errors import CheckpointError, ConfigError, VitrailError
+from vitrail.errors import ConfigError, DataError, VitrailError
 from vitrail.files import short_hash
 from vitrail.files.tables import ImageTable
 
@@ -113,13 +113,13 @@ def _one_split(place: Path) -> list[Path]:
 def _shards(place: Path) -> dict[str, list[Path]]:
     """Find the files of each split, all of them there and in their order; training first."""
     if not place.exists():
-        raise CheckpointError(f"there is no file or folder {place}. Check the path.")
+        raise DataError(f"there is no file or folder {place}. Check the path.")
     if place.is_file():
         match = SHARD.fullmatch(place.name)
         return {match["split"] if match else "train": [place]}
     folder = next((folder for folder in (place, place / "data") if any(folder.glob("*.parquet"))), None)
     if folder is None:
-        raise ConfigError(f"expected parquet files in {place}, or in its folder data; found none. Check the path.")
+        raise DataError(f"expected parquet files in {place}, or in its folder data; found none. Check the path.")
     splits: dict[str, dict[tuple[int, int], Path]] = {}
     for file in sorted(folder.glob("*.parquet")):
         match = SHARD.fullmatch(file.name)
@@ -128,7 +128,7 @@ def _shards(place: Path) -> dict[str, list[Path]]:
         key = int(match["number"] or 0), int(match["count"] or 1)
         files = splits.setdefault(match["split"], {})
         if key in files:
-            raise ConfigError(f"{file} and {files[key].name} are the same part of a split. Remove one of them.")
+            raise DataError(f"{file} and {files[key].name} are the same part of a split. Remove one of them.")
         files[key] = file
     for split, files in splits.items():
         _check_whole(folder, split, files)
@@ -142,11 +142,11 @@ def _shards(place: Path) -> dict[str, list[Path]]:
 def _check_whole(folder: Path, split: str, files: dict[tuple[int, int], Path]) -> None:
     counts = {count for _, count in files}
     if len(counts) > 1:
-        raise ConfigError(f"{folder}: {split} comes in {sorted(counts)} parts at once. Remove the older files.")
+        raise DataError(f"{folder}: {split} comes in {sorted(counts)} parts at once. Remove the older files.")
     missing = sorted({(number, count) for count in counts for number in range(count)} - files.keys())
     if missing:
         number, count = missing[0]
-        raise CheckpointError(
+        raise DataError(
             f"{folder}: expected {count} parts of {split}; {len(missing)} are missing, the first is "
             f"{split}-{number:05}-of-{count:05}.parquet. Download it too."
         )

@@ -35,7 +35,7 @@ class ShardOrder(Order):
         if not self._files.known():
             raise ConfigError(
                 f"the number of samples of {len(self._files):,} shards is not known until the stream has been read "
-                "once, so that an epoch has no number of steps yet. Say how many steps to train for (--steps)."
+                "once, so that an epoch has no number of steps yet. Say how many steps to train for: steps=10_000."
             )
         return self._share.steps(sum(self._files.counts.values()))
 

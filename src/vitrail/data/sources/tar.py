@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from vitrail.data.decode import ImageError
 from vitrail.data.source import Names, Source
 from vitrail.data.sources.tar_index import index_of
-from vitrail.errors import WITHOUT_LABELS, CheckpointError, ConfigError
+from vitrail.errors import WITHOUT_LABELS, ConfigError, DataError
 from vitrail.files import cache_folder, fetch, replacing, short_hash, writing
 
 Location = str | os.PathLike[str]
@@ -149,7 +149,7 @@ def _local(text: str, *, allow_pipe: bool) -> Path:
         with replacing(file) as temporary, temporary.open("wb") as out:
             code = subprocess.run(command, shell=True, stdout=out, stdin=subprocess.DEVNULL, check=False).returncode
             if code:
-                raise CheckpointError(f"the command {command!r} ended with {code}; expected 0. Try it in a shell.")
+                raise DataError(f"the command {command!r} ended with {code}; expected 0. Try it in a shell.")
     return file
 
 
@@ -160,7 +160,7 @@ def class_list(file: Path) -> tuple[str, ...] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"cannot read the names of the classes, {file}: {error}. Check the file.") from error
+        raise DataError(f"cannot read the names of the classes, {file}: {error}. Check the file.") from error
     return tuple(line.strip() for line in lines if line.strip())
 
 
@@ -170,18 +170,18 @@ def numbered(
     """BatchIndices labels into numbers of classes; names without a list of them are numbered in their order."""
     kinds = {type(label) for label in found if label is not None}
     if len(kinds) > 1:
-        raise ConfigError(f"{path}: expected labels of one kind; some are numbers and some are names.")
+        raise DataError(f"{path}: expected labels of one kind; some are numbers and some are names.")
     if kinds == {str}:
         names = tuple(sorted({label for label in found if isinstance(label, str)})) if given is None else given
         places: dict[int | str | None, int] = {name: number for number, name in enumerate(names)}
     else:
         highest = max((label for label in found if isinstance(label, int)), default=-1)
         if given is None and highest >= MOST_CLASSES:
-            raise ConfigError(f"{path}: expected fewer than {MOST_CLASSES:,} classes; got the label {highest}.")
+            raise DataError(f"{path}: expected fewer than {MOST_CLASSES:,} classes; got the label {highest}.")
         names = tuple(str(number) for number in range(highest + 1)) if given is None else given
         places = {number: number for number in range(len(names))}
     places[None] = -1
     unknown = next((label for label in found if label not in places), None)
     if unknown is not None:
-        raise ConfigError(f"{path}: the label {unknown!r} is none of the {len(names)} classes. Check their names.")
+        raise DataError(f"{path}: the label {unknown!r} is none of the {len(names)} classes. Check their names.")
     return np.array([places[label] for label in found], dtype=np.int64), names

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.data.decode import SUFFIXES
-from vitrail.errors import CheckpointError, ConfigError
+from vitrail.errors import CheckpointError, DataError
 from vitrail.files import cache_folder, short_hash, write_bytes
 
 Identity = Mapping[str, str | int]
@@ -34,7 +34,7 @@ def index_of(path: Path, identity: Identity | None = None) -> dict[str, Any]:
             return found
         made = {"version": VERSION, **identity, **_look_through(path, stamp.st_size)}
     except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror or error}. Check the path.") from error
+        raise DataError(f"cannot read {path}: {error.strerror or error}. Check the path.") from error
     body = json.dumps(made, separators=(",", ":")).encode()
     kept = _place(identity)
     with contextlib.suppress(OSError, CheckpointError):  # a cache that cannot be written to costs time, nothing else
@@ -63,9 +63,7 @@ def _look_through(path: Path, length: int) -> dict[str, Any]:
         start = file.read(8)
         packing = next((kind for magic, kind in PACKED.items() if start.startswith(magic)), None)
         if packing:
-            raise ConfigError(
-                f"{path} is packed with {packing}: no image in it can be read by itself. Unpack it first."
-            )
+            raise DataError(f"{path} is packed with {packing}: no image in it can be read by itself. Unpack it first.")
         groups: dict[str, dict[str, tuple[str, int, int]]] = {}
         problems: list[str] = []
         headers = hashlib.blake2b(digest_size=16)
