@@ -34,54 +34,29 @@ if TYPE_CHECKING:
     from vitrail.verbs.plan import plan as plan
     from vitrail.verbs.predict import embed as embed
     from vitrail.verbs.predict import predict as predict
+    from vitrail.verbs.training import Run as Run
+    from vitrail.verbs.training import finetune as finetune
+    from vitrail.verbs.training import pretrain as pretrain
 
 __version__ = "0.1.0"
 
 # Where each public name lives. Imported on first use, so that configurations need no torch and `--help` is instant.
-_HOMES = {
-    "bench": "vitrail.verbs.bench",
-    "check_data": "vitrail.verbs.data",
-    "convert": "vitrail.checkpoint",
-    "create": "vitrail.models",
-    "describe": "vitrail.checkpoint",
-    "embed": "vitrail.verbs.predict",
-    "inspect": "vitrail.verbs.inspect",
-    "load": "vitrail.checkpoint",
-    "names": "vitrail.config",
-    "pack_data": "vitrail.verbs.data",
-    "plan": "vitrail.verbs.plan",
-    "predict": "vitrail.verbs.predict",
-    "save": "vitrail.checkpoint",
-    "CheckpointError": "vitrail.errors",
-    "ConfigError": "vitrail.errors",
-    "DataError": "vitrail.errors",
-    "ShapeError": "vitrail.errors",
-    "VitrailError": "vitrail.errors",
+_NAMES = {
+    "vitrail.checkpoint": "convert describe load save",
+    "vitrail.config": "names",
+    "vitrail.errors": "CheckpointError ConfigError DataError ShapeError VitrailError",
+    "vitrail.models": "create",
+    "vitrail.verbs.bench": "bench",
+    "vitrail.verbs.data": "check_data pack_data",
+    "vitrail.verbs.inspect": "inspect",
+    "vitrail.verbs.plan": "plan",
+    "vitrail.verbs.predict": "embed predict",
+    "vitrail.verbs.training": "Run finetune pretrain",
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 # Parts whose functions are called by their own names: vitrail.evaluation.fewshot.
 _PARTS = ("evaluation", "inspection")
-__all__ = [
-    "CheckpointError",
-    "ConfigError",
-    "DataError",
-    "ShapeError",
-    "VitrailError",
-    "bench",
-    "check_data",
-    "convert",
-    "create",
-    "describe",
-    "embed",
-    "evaluation",
-    "inspect",
-    "inspection",
-    "load",
-    "names",
-    "pack_data",
-    "plan",
-    "predict",
-    "save",
-]
+__all__ = [*_HOMES, *_PARTS]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> object:
