@@ -14,7 +14,7 @@ from vitrail.inspection.attention import AttentionShape, Weights
 LEVELS = 255
 
 
-class Plan(NamedTuple):
+class MapPlan(NamedTuple):
     """How much of the weights is kept: cells of so many patches a side; all heads of the first images."""
 
     cell: int
@@ -29,7 +29,7 @@ class Maps(NamedTuple):
     peaks: NDArray[np.float32]  # L h N
 
 
-def plan_maps(images: int, layers: int, heads: int, grid: Grid, most: int) -> Plan:
+def plan_maps(images: int, layers: int, heads: int, grid: Grid, most: int) -> MapPlan:
     """Choose the finest grid at which all images' means fit into so many bytes, one of them with all its heads."""
     for cell in range(1, max(grid) + 1):
         cells = _cells(grid, cell)
@@ -37,8 +37,8 @@ def plan_maps(images: int, layers: int, heads: int, grid: Grid, most: int) -> Pl
         mean = layers * count * (count + 4)
         room = most - images * mean
         if room >= (heads - 1) * mean or (count == 1 and room >= 0):
-            return Plan(cell, min(images, max(room // max((heads - 1) * mean, 1), 0)))
-    return Plan(max(grid), 0)
+            return MapPlan(cell, min(images, max(room // max((heads - 1) * mean, 1), 0)))
+    return MapPlan(max(grid), 0)
 
 
 class QueryMaps:

@@ -14,7 +14,7 @@ from vitrail.inspection.attention import Distances, Pooled, Rollout, images_at_o
 from vitrail.inspection.bias import Agreement, Moved, patch_agreement, shift_agreement, stride_of
 from vitrail.inspection.layers import Grams, LayerFeatures, compare_layers, grams_of
 from vitrail.inspection.looking import check_weights, in_parts, to_model
-from vitrail.inspection.maps import Maps, Plan, QueryMaps, plan_maps
+from vitrail.inspection.maps import MapPlan, Maps, QueryMaps, plan_maps
 from vitrail.inspection.pictures import Picture, pictures_of
 from vitrail.inspection.predictions import Predictions
 from vitrail.inspection.views import Views, has_classes_of, views_of
@@ -38,7 +38,7 @@ class Attention:
     distance: Float[Tensor, "B L h"]
     normalized_distance: Float[Tensor, "B L h"]
     maps: list[Maps] = field(default_factory=list)
-    plan: Plan
+    plan: MapPlan
 
 
 @dataclass(kw_only=True)
@@ -152,7 +152,7 @@ def look(
     """
     maps = room is not None
     grid = model.grid_of(images)
-    plan = Plan(1, 0) if room is None else plan_maps(len(images), len(model.blocks), model.config.heads, grid, room)
+    plan = MapPlan(1, 0) if room is None else plan_maps(len(images), len(model.blocks), model.config.heads, grid, room)
     rolled, pooled, near, far, kept, logits = [], [], [], [], [], []
     features = LayerFeatures(len(model.blocks))
     done = 0
