@@ -11,12 +11,12 @@ from sweeps import NAMES, Noted
 
 import vitrail
 from vitrail.cli import main
-from vitrail.cli.transfer import rates_for
 from vitrail.config import BiTConfig, parse
 from vitrail.config.recipes import recipe
 from vitrail.models import build
 from vitrail.train.chores import Log
 from vitrail.train.state import State
+from vitrail.verbs.transfer import rates_for
 
 TINY = ("--model", "ViT-Ti/14", "--set", "model.depth=1", "--set", "model.width=24", "--set", "model.heads=3")
 FAST = (*TINY, "--set", "model.mlp_width=29", "--set", "image_size=28", "--batch", "64", "--workers", "0")
@@ -107,10 +107,10 @@ def test_ctrl_c_ends_with_130_and_the_same_command_goes_on(
         assert transfer(tmp_path / "part", *command, "--quiet") == 130
         shown = capsys.readouterr()
         assert words.format(tmp_path / "part") in shown.err
-        assert "The same command goes on: " in shown.err
+        assert "The same command resumes: " in shown.err
         assert shown.out == ""
     assert transfer(tmp_path / "part", *command) == 0
-    assert "going on from step 2 of 3" in capsys.readouterr().err
+    assert "resuming from step 2 of 3" in capsys.readouterr().err
     ends = [json.loads((tmp_path / name / "transfer.json").read_text()) for name in ("whole", "part")]
     assert ends[0] == ends[1]
 
@@ -121,9 +121,9 @@ def test_ctrl_c_ends_with_130_and_the_same_command_goes_on(
         (["sample", "--rates", "0.1,high"], "--rates must be numbers with commas between them; got '0.1,high'"),
         (["sample", "--seeds", "0.5"], "--seeds must be numbers"),
         (["sample", "--rates", "0.1,0.1"], "rates, each once"),
-        (["sample", "--set", "rate=0.1"], "--set rate is not taken here: the rate is chosen among --rates"),
-        (["sample", "--set", "optimiser.rate=0.1"], "the rate is chosen among --rates"),
-        (["sample", "--set", "seed=3"], "Give --seeds"),
+        (["sample", "--set", "rate=0.1"], "learning_rate is not taken here: the rate is chosen among rates"),
+        (["sample", "--set", "optimiser.rate=0.1"], "the rate is chosen among rates"),
+        (["sample", "--set", "seed=3"], "Give seeds"),
         (["sample", "--set", "patience=3"], "Leave patience out"),
         (["sample", "--set", "dev=0", "--rates", "0.1,0.2"], "2 rates need images to choose by"),
         (["sample", "--recipe", "finetune/pet"], "Did you mean 'finetune/pets'?"),

@@ -110,7 +110,7 @@ def test_the_same_again_computes_nothing(folder: Path, tmp_path: Path, capsys: p
     assert capsys.readouterr().out == first
     assert weights.stat().st_mtime_ns == before
     assert vtab(folder, tmp_path / "out", *command, "--set", "clip=2") == 1
-    assert "was begun otherwise: training.clip was 1.0, is 2.0" in capsys.readouterr().err
+    assert "was begun otherwise: training.clip_norm was 1.0, is 2.0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,9 @@ def test_the_same_again_computes_nothing(folder: Path, tmp_path: Path, capsys: p
         (["--tasks", "svhn,cifar100"], "has none of the 2 tasks.\n"),
         (["--tasks", "svhn"], "(SVHN, 10 classes)\nEach holds train/CLASS/*.jpg"),
         (["--tasks", "pet"], "no task or group 'pet'. Did you mean 'pets'?"),
-        (["--set", "dev=0.2"], "--set dev is not taken here"),
-        (["--set", "seed=2"], "Give --seeds"),
-        (["--set", "rat=2"], "Did you mean 'rate'?"),
+        (["--set", "dev=0.2"], "validation_share is not taken here"),
+        (["--set", "seed=2"], "Give seeds"),
+        (["--set", "rat=2"], "Did you mean 'learning_rate'?"),
         (["--seeds", "one"], "--seeds must be numbers"),
     ],
 )

@@ -12,7 +12,7 @@ from vitrail.data.source import Source
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.evaluation import sweep
 from vitrail.evaluation.results import read_results
-from vitrail.evaluation.transfer import Plan, transfer
+from vitrail.evaluation.transfer import TransferPlan, transfer
 from vitrail.train.optimizer import DivergedError
 from vitrail.train.run import Outcome
 from vitrail.train.task import Task
@@ -32,8 +32,10 @@ def splits_of(reads: Reads, *, val: bool = False) -> dict[str, Source]:
     return made | ({"val": Noted("val", VAL, reads)} if val else {})
 
 
-def plan_for(out: Path, splits: dict[str, Source], *rates: float, seeds: tuple[int, ...] = (0,), **more: Any) -> Plan:
-    return Plan(task=task_for(out, splits, **more), rates=rates, seeds=seeds)
+def plan_for(
+    out: Path, splits: dict[str, Source], *rates: float, seeds: tuple[int, ...] = (0,), **more: Any
+) -> TransferPlan:
+    return TransferPlan(task=task_for(out, splits, **more), rates=rates, seeds=seeds)
 
 
 def titled(title: str, numbers: range) -> Reads:
@@ -136,7 +138,7 @@ def test_the_report_is_the_mean_and_sample_deviation_over_seeds(spy: Spy, tmp_pa
 
 
 def test_what_is_finished_is_reused_after_an_interruption(spy: Spy, tmp_path: Path) -> None:
-    def plan(name: str) -> Plan:
+    def plan(name: str) -> TransferPlan:
         return plan_for(tmp_path / name, splits_of(spy.reads), 0.003, 0.03, seeds=(0, 1))
 
     whole = transfer(plan("whole"))
@@ -152,7 +154,7 @@ def test_what_is_finished_is_reused_after_an_interruption(spy: Spy, tmp_path: Pa
     assert len(before) == 3
     spy.answer = lambda task: None
     again = transfer(plan("part"))
-    assert again.document == whole.document
+    assert again.document() == whole.document()
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert spy.read["final/seed-1"]
     assert not list(tmp_path.rglob("checkpoints"))
@@ -161,7 +163,7 @@ def test_what_is_finished_is_reused_after_an_interruption(spy: Spy, tmp_path: Pa
 def test_something_else_in_the_same_folder_is_refused(spy: Spy, tmp_path: Path) -> None:
     splits = splits_of(spy.reads)
     transfer(plan_for(tmp_path / "out", splits, 0.003, 0.01))
-    with pytest.raises(ConfigError, match=r"rate-0\.003 was begun otherwise: training\.steps was 2, is 4\. Say the sa"):
+    with pytest.raises(ConfigError, match=r"rate-0\.003 was begun otherwise: training\.steps was 2, is 4\. Ask"):
         transfer(plan_for(tmp_path / "out", splits, 0.003, 0.01, steps=4))
     with pytest.raises(
         CheckpointError, match=r"expected a folder for several runs; .*seed-0 is a run itself\. Give an"

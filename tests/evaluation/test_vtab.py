@@ -19,7 +19,7 @@ from vitrail.evaluation.vtab import (
     RECIPE,
     TASKS,
     Measured,
-    Plan,
+    VtabPlan,
     choose_tasks,
     departures,
     draw_thousand,
@@ -87,7 +87,7 @@ def test_1000_images_are_trained_on_and_the_test_images_measured(spy: Spy, tmp_p
     pets = choose_tasks(["pets"])[0]
     splits: dict[str, Source] = {"train": Noted("train", 40, spy.reads), "val": Noted("val", 10, spy.reads)}
     splits |= {"test": Noted("test", 17, spy.reads)}
-    plan = Plan(task=task_for(tmp_path / "out", {}, RECIPE), tasks={pets: splits}, seeds=(0, 3))
+    plan = VtabPlan(task=task_for(tmp_path / "out", {}, RECIPE), tasks={pets: splits}, seeds=(0, 3))
     (one,) = vtab(plan)
     assert list(spy.tasks) == ["pets/seed-0", "pets/seed-3"]
     assert [(score.seed, score.images) for score in one.scores] == [(0, 17), (3, 17)]
@@ -102,13 +102,13 @@ def test_selecting_trains_on_800_measures_on_200_and_never_reads_test(spy: Spy, 
     pets = choose_tasks(["pets"])[0]
     splits: dict[str, Source] = {"train": Noted("train", 45, spy.reads), "test": Closed("test", 17)}
     task = task_for(tmp_path / "out", {}, RECIPE)
-    (one,) = vtab(Plan(task=task, tasks={pets: splits}, seeds=(0,), select=True))
+    (one,) = vtab(VtabPlan(task=task, tasks={pets: splits}, seeds=(0,), select=True))
     given = spy.tasks["pets/select-0"].splits
     assert {name: len(part) for name, part in given.items()} == {"train": 36, "val": 9}
     assert not contents(given["train"]) & contents(given["val"])
     assert (one.trained_on, one.scores[0].images) == (36, 9)
     with pytest.raises(AssertionError, match="the test images were read"):
-        vtab(Plan(task=task, tasks={pets: splits}, seeds=(0,)))
+        vtab(VtabPlan(task=task, tasks={pets: splits}, seeds=(0,)))
 
 
 def measured(task_keys: list[str], values: list[list[float]]) -> list[Measured]:
@@ -132,7 +132,7 @@ def test_means_are_over_tasks_then_seeds_and_say_what_is_missing(tmp_path: Path)
         assert mean.value == pytest.approx(rows.mean())
         assert mean.spread == pytest.approx(rows.mean(axis=0).std(ddof=1))
     assert specialized.paper == pytest.approx((87.0, 86.725, 84.65))
-    plan = Plan(
+    plan = VtabPlan(
         task=task_for(tmp_path, {}, RECIPE),
         tasks={one.task: {"train": Noted("train", 4)} for one in found},
         seeds=(0, 1, 2),
@@ -151,7 +151,7 @@ def test_what_is_not_the_papers_is_said(tmp_path: Path) -> None:
     other = task_for(tmp_path, {}, RECIPE, seed=3, precision="float32", **changes, **{"optimiser.rate": 0.02})
     assert departures(other.training) == ["optimizer.learning_rate 0.02 instead of 0.01", "steps 5 instead of 2500"]
     (pets,) = measured(["pets"], [[0.5]])
-    plan = Plan(task=full, tasks={pets.task: {"train": Noted("train", 4)}}, seeds=(0,))
+    plan = VtabPlan(task=full, tasks={pets.task: {"train": Noted("train", 4)}}, seeds=(0,))
     assert vtab_document(plan, [pets])["departures"] == ["pets: 3 classes instead of 37"]
 
 
@@ -159,7 +159,7 @@ def test_all_nineteen_run_and_have_every_mean(tmp_path: Path) -> None:
     tasks: dict[Any, Any] = {
         task: {"train": Noted(task.key, 16, None), "test": Noted(f"{task.key} test", 8)} for task in TASKS
     }
-    plan = Plan(task=task_for(tmp_path / "out", {}, RECIPE, steps=1), tasks=tasks, seeds=(0,))
+    plan = VtabPlan(task=task_for(tmp_path / "out", {}, RECIPE, steps=1), tasks=tasks, seeds=(0,))
     found = vtab(plan)
     document = vtab_document(plan, found)
     assert [mean.title for mean in means(found)] == ["mean"] * 4
@@ -174,7 +174,7 @@ def test_a_second_time_nothing_is_trained(spy: Spy, tmp_path: Path) -> None:
         task: {"train": Noted(task.key, 16, spy.reads), "test": Noted("test", 8, spy.reads)}
         for task in choose_tasks(["dtd", "dmlab"])
     }
-    plan = Plan(task=task_for(tmp_path / "out", {}, RECIPE, steps=1), tasks=tasks, seeds=(0,))
+    plan = VtabPlan(task=task_for(tmp_path / "out", {}, RECIPE, steps=1), tasks=tasks, seeds=(0,))
     first = vtab(plan)
     assert spy.read["dtd/seed-0"]
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.*")}
@@ -185,13 +185,13 @@ def test_a_second_time_nothing_is_trained(spy: Spy, tmp_path: Path) -> None:
 def test_too_few_images_to_select_by_are_refused(spy: Spy, tmp_path: Path) -> None:
     spy.answer = lambda task: ended(task, accuracy=0.5, images=1)
     pets = choose_tasks(["pets"])[0]
-    plan = Plan(
+    plan = VtabPlan(
         task=task_for(tmp_path / "out", {}, RECIPE), tasks={pets: {"train": Noted("a", 1)}}, seeds=(0,), select=True
     )
     with pytest.raises(DataError, match="pets has 1 training images: too few"):
         vtab(plan)
     with pytest.raises(ConfigError, match="Leave patience out"):
-        Plan(task=task_for(tmp_path, {}, RECIPE, patience=1), tasks={}, seeds=(0,))
+        VtabPlan(task=task_for(tmp_path, {}, RECIPE, patience=1), tasks={}, seeds=(0,))
 
 
 def test_a_folder_that_is_there_and_cannot_be_used_is_refused(tmp_path: Path) -> None:

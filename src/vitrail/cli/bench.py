@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from vitrail.cli.data import Quiet
+from vitrail.cli.asking import Quiet
 from vitrail.cli.describe import Json
 from vitrail.cli.render import show
 

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from vitrail.cli.asking import Quiet
 from vitrail.cli.describe import Json
 from vitrail.cli.render import harmless, show
 from vitrail.cli.sizes import read_size
@@ -36,7 +37,6 @@ Limit = Annotated[
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace OUT where it is a packed folder.")]
 Unlabeled = Annotated[bool, typer.Option("--unlabeled", help="Also read images without a label.")]
 Pipe = Annotated[bool, typer.Option("--allow-pipe", help="Allow a pipe: source to run its command.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Show nothing but errors and the result.")]
 
 
 def check(

@@ -1,6 +1,7 @@
 """How results and errors look to people."""
 
 import json
+import os
 import shlex
 import sys
 from contextlib import AbstractContextManager, nullcontext
@@ -60,4 +61,5 @@ def show_error(message: str) -> None:
 
 def show(found: Found, *, as_json: bool) -> None:
     """Print what a function found: one JSON document for a program, its own words for people."""
-    typer.echo(json.dumps(found.document(), indent=2) if as_json else str(found))
+    if os.environ.get("RANK", "0") == "0":  # of torchrun's processes the first speaks
+        typer.echo(json.dumps(found.document(), indent=2) if as_json else str(found))

@@ -14,7 +14,8 @@ from vitrail.errors import ConfigError, DataError
 from vitrail.evaluation.results import Result, document_of, over_seeds, write_document
 from vitrail.evaluation.sweep import Score, carry_out, check_seeds, leader_first, make_folder, setting_of
 from vitrail.runtime.group import Group, joined
-from vitrail.runtime.reporter import SILENT, Reporter
+from vitrail.runtime.reporter import SILENT, Reporter, harmless
+from vitrail.runtime.text import text_table
 from vitrail.train.optimizer import DivergedError
 from vitrail.train.parts import CUT, check_classes, choose_parts, cut_dev, training_split
 from vitrail.train.task import Task
@@ -23,7 +24,7 @@ DOCUMENT = "transfer.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class TransferPlan:
     """What is asked: a run to vary, whose folder is of all runs; the rates to choose from, and the seeds."""
 
     task: Task
@@ -64,7 +65,7 @@ class Tried:
 class Transfer:
     """The rate that was taken, how the others did, and what the last runs came to."""
 
-    plan: Plan
+    plan: TransferPlan
     rate: float
     grid: tuple[Tried, ...]  # none where there was one rate
     dev_images: int
@@ -87,9 +88,8 @@ class Transfer:
             setting=setting_of(task.training, rate=self.rate),
         )
 
-    @property
     def document(self) -> dict[str, Any]:
-        """The result with the grid, and the accuracy of every seed."""
+        """Give the result with the grid and the accuracy of every seed as plain values, for JSON."""
         out = self.plan.task.out
         return document_of(
             "transfer",
@@ -100,8 +100,23 @@ class Transfer:
             runs=[{**asdict(score), "out": score.out.relative_to(out).as_posix()} for score in self.runs],
         )
 
+    def __str__(self) -> str:
+        lines: list[str] = []
+        if self.grid:
+            found = ["diverged" if tried.accuracy is None else f"{tried.accuracy:.2%}" for tried in self.grid]
+            marks = ["<-" if tried.rate == self.rate else "" for tried in self.grid]
+            rows = list(zip((f"{tried.rate:g}" for tried in self.grid), found, marks, strict=True))
+            lines += text_table(f"Chosen by {self.dev_images:,} images kept back", ("rate", "accuracy", ""), rows)
+        scores = [(f"{score.seed}", f"{score.accuracy:.2%}") for score in self.runs]
+        lines += text_table(f"Rate {self.rate:g}, all training images", ("seed", "accuracy"), scores)
+        result = self.result
+        spread = "" if result.spread is None else f" ± {100 * result.spread:.2f}"
+        over = f", {len(self.runs)} seeds" if len(self.runs) > 1 else ""
+        lines.append(f"{100 * result.value:.2f}{spread} % of {result.images:,} test images{over}")
+        return harmless("\n".join([*lines, f"All of it: {self.plan.task.out}"]))
 
-def transfer(plan: Plan, report: Reporter = SILENT) -> Transfer:
+
+def transfer(plan: TransferPlan, report: Reporter = SILENT) -> Transfer:
     """Choose a rate, train with it on all training images for every seed, and measure each on the test images."""
     task = plan.task
     make_folder(task.out)
@@ -114,11 +129,11 @@ def transfer(plan: Plan, report: Reporter = SILENT) -> Transfer:
         found = Transfer(plan=plan, rate=rate, grid=grid, dev_images=dev_images, runs=runs)
         with group.main_process_only() as leads:
             if leads:
-                write_document(task.out / DOCUMENT, found.document)
+                write_document(task.out / DOCUMENT, found.document())
     return found
 
 
-def last_runs(plan: Plan, rate: float, report: Reporter) -> tuple[Score, ...]:
+def last_runs(plan: TransferPlan, rate: float, report: Reporter) -> tuple[Score, ...]:
     """Train with a rate on all training images, once with each seed, and measure the test images."""
     task, runs = plan.task, []
     splits = {"train": all_training(task.splits), "test": task.splits["test"]}
@@ -130,7 +145,7 @@ def last_runs(plan: Plan, rate: float, report: Reporter) -> tuple[Score, ...]:
     return tuple(runs)
 
 
-def try_rates(plan: Plan, group: Group, report: Reporter) -> tuple[tuple[Tried, ...], int]:
+def try_rates(plan: TransferPlan, group: Group, report: Reporter) -> tuple[tuple[Tried, ...], int]:
     """Train once with each rate on the same images; give how each did on the same images kept back, and their number.
 
     The test images are not among what these runs get.

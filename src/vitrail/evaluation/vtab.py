@@ -68,7 +68,7 @@ FREE += ("evaluate_every", "save_every", "probe_every", "log_every", "keep")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class VtabPlan:
     """What is asked: a run to vary, whose folder is of all runs; the tasks with their splits, and the seeds."""
 
     task: Task
@@ -134,7 +134,7 @@ def departures(training: Training) -> list[str]:
     return [f"{name} {_words(ours.get(name))} instead of {_words(papers.get(name))}" for name in differing]
 
 
-def odd_data(measured: Sequence[Measured], plan: Plan) -> list[str]:
+def odd_data(measured: Sequence[Measured], plan: VtabPlan) -> list[str]:
     """Say where the images are not VTAB's: fewer to train on, or of other classes."""
     wanted, said = VTAB["train"] if plan.select else sum(VTAB.values()), []
     for one in measured:
@@ -146,14 +146,14 @@ def odd_data(measured: Sequence[Measured], plan: Plan) -> list[str]:
     return said
 
 
-def vtab(plan: Plan, report: Reporter = SILENT) -> tuple[Measured, ...]:
+def vtab(plan: VtabPlan, report: Reporter = SILENT) -> tuple[Measured, ...]:
     """Train and measure every task with every seed."""
     make_folder(plan.task.out)
     with joined(plan.task.device) as group:
         return tuple(measure_task(plan, task, group, report) for task in plan.tasks)
 
 
-def measure_task(plan: Plan, task: VtabTask, group: Group, report: Reporter) -> Measured:
+def measure_task(plan: VtabPlan, task: VtabTask, group: Group, report: Reporter) -> Measured:
     """Train and measure a task with every seed, on the same images."""
     splits, folder, scores = plan.tasks[task], plan.task.out / task.key, []
     make_folder(folder)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from vitrail.evaluation.results import Result, document_of, over_seeds
 from vitrail.evaluation.sweep import setting_of
-from vitrail.evaluation.vtab import GROUPS, PAPER, TASKS, Measured, Plan, departures, odd_data
+from vitrail.evaluation.vtab import GROUPS, PAPER, TASKS, Measured, VtabPlan, departures, odd_data
 
 ALL = "all tasks"
 
@@ -41,7 +41,7 @@ def means(measured: Sequence[Measured]) -> list[Mean]:
     return found
 
 
-def vtab_document(plan: Plan, measured: Sequence[Measured]) -> dict[str, Any]:
+def vtab_document(plan: VtabPlan, measured: Sequence[Measured]) -> dict[str, Any]:
     """Give the document of the command; means are results only where all their tasks ran."""
     common: dict[str, Any] = {"task": "vtab", "model": plan.task.model, "seeds": plan.seeds}
     more = {"rate": plan.task.training.optimizer.learning_rate, "measured_on": "val" if plan.select else "test"}

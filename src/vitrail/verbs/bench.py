@@ -20,7 +20,7 @@ from vitrail.data.transforms.geometry import SLOTS
 from vitrail.errors import ConfigError
 from vitrail.ops.order import Purpose, draws
 from vitrail.runtime.reporter import SILENT, Reporter
-from vitrail.verbs.text import text_table
+from vitrail.runtime.text import text_table
 
 SIZES = {"500x375": (375, 500, 40), "2000x1500": (1500, 2000, 8)}  # height, width, photographs
 GRAIN = 4.0  # levels: at quality 90 a pixel then takes 2.1 bits, as in the files of cameras
@@ -64,7 +64,7 @@ class Bench:
             for name, way, middle, low, high, ratio in self.speeds
         ]
         title = "Decode, random crop to 224, flip and scale: CPU time an image on one core, median of 5"
-        return text_table(("photographs", "way", "ms", "least to most", "ratio"), rows, title=title, numbers=3)
+        return "\n".join(text_table(title, ("photographs", "way", "ms", "least to most", "ratio"), rows))
 
 
 def bench(what: str = "data", *, report: Reporter = SILENT) -> Bench:

@@ -18,7 +18,7 @@ from vitrail.data.sources.packed import pack
 from vitrail.errors import DataError
 from vitrail.files import write_bytes
 from vitrail.runtime.reporter import SILENT, Reporter, harmless
-from vitrail.verbs.text import text_table
+from vitrail.runtime.text import text_table
 
 NAMED = 5  # examples of each finding that are printed
 SKIPPED = 10  # images left out that are printed
@@ -64,7 +64,7 @@ class DataCheck(DataReport):
             counted = (split.formats, split.traits)
             words = (", ".join(f"{kind} {count:,}" for kind, count in each.items()) for each in counted)
             rows.append((name, f"{split.samples:,}", str(len(split.class_counts)), ratio, *words))
-        lines = [text_table(heads, rows)]
+        lines = text_table("", heads, rows)
         for what, found in self.findings().items():
             lines += [f"{what}: {found.count:,}", *(f"  {example}" for example in found.examples[:NAMED])]
         return harmless("\n".join([*lines, "clean" if self.is_clean else "not clean: see above"]))

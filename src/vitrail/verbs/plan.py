@@ -10,7 +10,7 @@ from vitrail.errors import ConfigError
 from vitrail.models import Model
 from vitrail.ops.cost import memory
 from vitrail.ops.cost.plan import CostPlan
-from vitrail.verbs.text import text_table
+from vitrail.runtime.text import text_table
 
 MOST_IMAGES = 10**15
 QUADRATIC = 0.5  # share of the work that is token against token, from which it is worth a warning
@@ -80,14 +80,14 @@ def side_by_side(plans: Sequence[Plan]) -> str:
         f"on {step.device}"
     )
     heads = ["", *(each.name for each in plans)]
-    table = text_table(heads, [row for row in rows if any(row[1:])], title=title, numbers=len(plans))
+    table = text_table(title, heads, [row for row in rows if any(row[1:])])
     notes = [
         f"{each.name}: {each.pair_share:.0%} of the work is token against token, {each.tokens:,} by {each.tokens:,}.\n"
         "A patch twice as large has a sixteenth of it."
         for each in plans
         if each.pair_share > QUADRATIC
     ]
-    return "\n".join([table, *notes])
+    return "\n".join([*table, *notes])
 
 
 def _rounded(value: float) -> float:
