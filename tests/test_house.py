@@ -1,4 +1,4 @@
-"""The set-up: the pinned torch, the cost of an import, the public names."""
+"""The set-up: the pinned torch, what an import loads, the public names."""
 
 import re
 import subprocess
@@ -22,13 +22,14 @@ def test_the_environment_has_the_pinned_torch() -> None:
     assert torch.__version__.split("+")[0] == pins["torch"] == "2.13.0"
 
 
-def test_importing_everything_public_costs_little_beside_torch() -> None:
-    code = (
-        "import time, torch; start = time.perf_counter(); import vitrail; vitrail.create; vitrail.load; vitrail.names"
-    )
-    code += "; print(time.perf_counter() - start)"
-    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(3)]
-    assert min(float(run.stdout) for run in runs) <= 0.3
+def test_a_model_costs_little_to_import_beside_torch() -> None:
+    code = "import sys, torch; before = set(sys.modules); import vitrail; vitrail.create; vitrail.load; vitrail.names"
+    code += "; print(*(set(sys.modules) - before))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = run.stdout.split()
+    packages = {name.split(".")[0] for name in loaded} - sys.stdlib_module_names
+    assert packages <= {"vitrail", "jaxtyping", "numpy"}
+    assert len(loaded) <= 100  # what they are is up to them; how many is what a start costs
 
 
 def test_every_public_name_is_there() -> None:

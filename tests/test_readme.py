@@ -4,9 +4,11 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from warm import Python, warm
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -40,13 +42,19 @@ def test_a_command_runs(command: str) -> None:
     assert run.stdout.strip()
 
 
+@pytest.fixture(scope="module")
+def python() -> Iterator[Python]:
+    with warm() as python:
+        yield python
+
+
 @pytest.mark.parametrize("snippet", blocks("python"))
-def test_a_snippet_runs_and_its_shapes_are_true(snippet: str, tmp_path: Path) -> None:
+def test_a_snippet_runs_and_its_shapes_are_true(snippet: str, python: Python, tmp_path: Path) -> None:
     shapes = re.findall(r"^\(?(\w+),?\)? = .*#.*\[([\d, ]+)\]$", snippet, flags=re.MULTILINE)
     assert shapes or snippet not in README
     checks = "".join(f"\nassert list({name}.shape) == [{shape}], {name}.shape" for name, shape in shapes)
-    run = subprocess.run([sys.executable, "-c", snippet + checks], cwd=tmp_path, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
+    run = python(snippet + checks, tmp_path)
+    assert run.status == 0, run.err
 
 
 def test_every_file_that_it_names_is_there() -> None:
