@@ -18,7 +18,7 @@ from vitrail.config.card import Preprocessing
 from vitrail.config.recipe import Augmentation, RandAugment
 from vitrail.data.transforms import crop_resize, draw_slots, finish, inception_boxes
 from vitrail.data.transforms.randaugment import randaugment, slots
-from vitrail.ops.order import Purpose, draws
+from vitrail.ops.random import Purpose, draws
 
 CLASSES = 1000
 

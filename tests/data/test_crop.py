@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from vitrail.data.decode import Box
 from vitrail.data.transforms.geometry import SLOTS, inception_box, inception_boxes, middle_box
 from vitrail.errors import ShapeError
-from vitrail.ops.order import draws
+from vitrail.ops.random import draws
 
 ASPECT = (3 / 4, 4 / 3)
 

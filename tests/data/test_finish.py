@@ -19,7 +19,7 @@ from vitrail.data.transforms.finish import (
     three_augment,
 )
 from vitrail.errors import ShapeError
-from vitrail.ops.order import Purpose, draws
+from vitrail.ops.random import Purpose, draws
 
 EVERYTHING = Augmentation(
     randaugment=RandAugment(layers=2, magnitude=15),

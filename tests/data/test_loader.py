@@ -14,7 +14,7 @@ from vitrail.data.decode import ImageError, Pixels
 from vitrail.data.loader import Batch, Loader
 from vitrail.data.source import Names, Source
 from vitrail.errors import ConfigError, DataError
-from vitrail.ops.order import Purpose, draws, shuffled
+from vitrail.ops.random import Purpose, draws, shuffled
 
 
 class Numbers(Source):

@@ -18,7 +18,7 @@ from vitrail.data.transforms.mixing import (
     soft_targets,
 )
 from vitrail.errors import ConfigError
-from vitrail.ops.order import draws
+from vitrail.ops.random import draws
 
 
 def test_partners_go_round_their_block() -> None:

@@ -9,7 +9,7 @@ from vitrail.config.recipe import RandAugment
 from vitrail.data.transforms import color, geometry
 from vitrail.data.transforms.randaugment import EACH, OPERATIONS, plan, randaugment, slots
 from vitrail.errors import ShapeError
-from vitrail.ops.order import draws
+from vitrail.ops.random import draws
 
 
 def images(count: int, height: int = 28, width: int = 35) -> Tensor:

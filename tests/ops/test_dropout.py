@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitrail.ops import dropout
-from vitrail.ops.dropout import keep_mask, salted
+from vitrail.ops import random
+from vitrail.ops.random import keep_mask, salted
 
 EDGES = torch.tensor([-(2**63), 2**63 - 1, 0, 1, -1, 2**32, -(2**32), 10**15])
 
@@ -83,7 +83,7 @@ def test_samples_modules_and_elements_go_their_own_ways(step: int) -> None:
 def test_the_size_of_a_chunk_changes_nothing_nor_does_an_empty_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = keep_mask(torch.arange(11), (5, 7), 0.3)
     for chunk in (1, 35 * 4):
-        monkeypatch.setitem(dropout.CHUNK, "cpu", chunk)
+        monkeypatch.setitem(random.CHUNK, "cpu", chunk)
         assert torch.equal(keep_mask(torch.arange(11), (5, 7), 0.3), whole)
     assert keep_mask(torch.arange(0), (5, 7), 0.3).shape == (0, 5, 7)
 

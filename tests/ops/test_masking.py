@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from vitrail.errors import ShapeError
 from vitrail.ops.masking import KEPT, MASK, OTHER, choose_patches, corrupt, plan_corruption
-from vitrail.ops.order import draws
+from vitrail.ops.random import draws
 
 
 def numbers(images: int, patches: int) -> NDArray[np.float64]:

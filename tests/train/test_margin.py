@@ -44,7 +44,7 @@ def test_a_step_is_one_by_hand_with_angles(tmp_path: Path) -> None:
     }
     take(made, 1)
     assert_close(made.state.tensors()[0], expected, atol=1e-5)
-    total, correct, count = made.state.tally.sums.tolist()
+    total, correct, count = made.state.tally.tolist()
     assert total / 12 == pytest.approx(float(loss.detach()), rel=1e-5)  # the loss that is trained on,
     assert total / 12 > float(plain.detach()) + 1
     assert (correct, count) == (right, 12)  # and the accuracy without a margin

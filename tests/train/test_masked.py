@@ -22,10 +22,10 @@ from vitrail.errors import ConfigError
 from vitrail.models import ViT
 from vitrail.models.masked import MaskedPatchModel
 from vitrail.ops.masking import KEPT, MASK, OTHER
-from vitrail.ops.order import Purpose, draws
+from vitrail.ops.random import Purpose, draws
 from vitrail.train.masked import MaskedPatchPrediction, cover, draw_patches
 from vitrail.train.optimizer import ModelEMA, build_optimizer, trainable_names
-from vitrail.train.state import State, Tally
+from vitrail.train.state import State
 
 
 def objective(name: str = "vit", **changes: Any) -> MaskedPatchPrediction:
@@ -190,7 +190,7 @@ def test_a_saved_state_holds_the_objectives_own_parts(average: EMA | None) -> No
             module=made.module,
             optimizer=optimizer,
             average=averaged,
-            tally=Tally(torch.device("cpu")),
+            tally=torch.zeros(3, dtype=torch.float64),
         )
 
     one = state(objective())

@@ -50,11 +50,6 @@ def read_numbers(name: str, text: str, kind: type[Number]) -> tuple[Number, ...]
         raise ConfigError(f"--{name} must be numbers with commas between them; got {text!r}.") from error
 
 
-def typed() -> str:
-    """Give the command as it was typed."""
-    return shlex.join(["vitrail", *sys.argv[1:]])
-
-
 def program() -> str:
     """Say how the program is called where it is not on the path."""
     called = sys.argv[0]

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from vitrail.cli.asking import Device, Quiet, program, same_again, typed
+from vitrail.cli.asking import Device, Quiet, program, same_again
 from vitrail.cli.describe import Json
-from vitrail.cli.render import harmless, show
+from vitrail.cli.render import harmless, said_command, show
 
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
 Out = Annotated[
@@ -44,7 +44,7 @@ def demo(
             typer.echo("\n\n".join(map(str, stories)))
             typer.echo("For one image. Next, in Python: vitrail.create('ViT-B/16', classes=10)")
         return
-    found = run(out, epochs=epochs, seed=seed, device=device, quiet=quiet, command=typed())
+    found = run(out, epochs=epochs, seed=seed, device=device, quiet=quiet, command=said_command())
     show(found, as_json=as_json and found.finished)
     if not found.finished:
         typer.echo(same_again(), err=True)

@@ -22,11 +22,10 @@ from vitrail.cli.asking import (
     Workers,
     program,
     same_again,
-    typed,
 )
 from vitrail.cli.data import Pipe, Where
 from vitrail.cli.describe import Json
-from vitrail.cli.render import harmless
+from vitrail.cli.render import harmless, said_command
 
 if TYPE_CHECKING:
     from vitrail.verbs.training import Run
@@ -116,7 +115,7 @@ def command(kind: Literal["finetune", "pretrain"]) -> Callable[..., None]:
             tensorboard=tensorboard,
             allow_pipe=allow_pipe,
             quiet=quiet,
-            command=typed(),
+            command=said_command(),
         )
         show_run(done, data, probe=probe, as_json=as_json)
 

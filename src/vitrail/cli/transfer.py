@@ -5,10 +5,10 @@ from typing import Annotated
 import typer
 
 from vitrail.cli import asking
-from vitrail.cli.asking import going_on, read_numbers, typed
+from vitrail.cli.asking import going_on, read_numbers
 from vitrail.cli.data import Pipe, Where
 from vitrail.cli.describe import Json
-from vitrail.cli.render import show
+from vitrail.cli.render import said_command, show
 
 Model = Annotated[
     str, typer.Option(metavar="FILE|NAME", help="A checkpoint; or a name such as ViT-B/16, for a fresh model.")
@@ -67,7 +67,7 @@ def transfer(
             device=device,
             allow_pipe=allow_pipe,
             quiet=quiet,
-            command=typed(),
+            command=said_command(),
             steps=steps,
             batch_size=batch,
             precision=precision,

@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 
 from vitrail.cli import asking
-from vitrail.cli.asking import going_on, read_numbers, typed
+from vitrail.cli.asking import going_on, read_numbers
 from vitrail.cli.describe import Json
-from vitrail.cli.render import show
+from vitrail.cli.render import said_command, show
 from vitrail.cli.transfer import Model
 
 Folder = Annotated[
@@ -61,7 +61,7 @@ def vtab(
             workers=workers,
             device=device,
             quiet=quiet,
-            command=typed(),
+            command=said_command(),
             steps=steps,
             batch_size=batch,
             precision=precision,

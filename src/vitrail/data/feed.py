@@ -19,7 +19,7 @@ from vitrail.data.loader import Batch, Loader
 from vitrail.data.source import Source
 from vitrail.data.transforms import augment, draw_slots, evaluation_image, finish, inception_box, resize
 from vitrail.data.transforms.geometry import SLOTS
-from vitrail.ops.order import Purpose, draws
+from vitrail.ops.random import Purpose, draws
 
 MANY_WORKERS, LARGE_SIDE = 8, 128  # from which on workers augment, where it is left to us
 CHUNK = 32  # images that a worker augments at once: what they need beside stays in its core's cache

@@ -13,7 +13,7 @@ from vitrail.config.check import whole
 from vitrail.data.decode import Pixels
 from vitrail.errors import ConfigError, DataError
 from vitrail.files import short_hash
-from vitrail.ops.order import shuffled
+from vitrail.ops.random import shuffled
 
 Places = NDArray[np.int64]
 MIXING = ", or other blocks, in which Mixup and CutMix pair (mix_block), or neither (mixup=0, cutmix=0)"

@@ -14,7 +14,7 @@ from vitrail.errors import ConfigError, ShapeError
 from vitrail.inspection.looking import check_pictures, in_parts, to_model, unwrap
 from vitrail.models import BiT, Model, ViT, eval_mode
 from vitrail.ops import patchify, unpatchify
-from vitrail.ops.order import Purpose, draws
+from vitrail.ops.random import Purpose, draws
 
 Change = Literal["drop", "shuffle"]
 

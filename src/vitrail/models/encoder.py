@@ -16,7 +16,7 @@ from vitrail.config import Grid, ViTConfig
 from vitrail.errors import ShapeError
 from vitrail.ops.attention import attend
 from vitrail.ops.attention_chunks import attention_weights, query_chunks
-from vitrail.ops.dropout import keep_mask, salted
+from vitrail.ops.random import keep_mask, salted
 
 ACTIVATIONS = {
     "gelu-tanh": lambda: nn.GELU(approximate="tanh"),

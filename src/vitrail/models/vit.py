@@ -96,7 +96,8 @@ class ViT(Model):
         """
         tokens = patches
         if self.class_token is not None:
-            tokens = torch.cat([self.class_token.expand(tokens.shape[0], 1, -1), tokens], dim=1)  # B T D
+            token = self.class_token if visible is None else self.class_token.to(tokens.dtype)  # bfloat16 stays so
+            tokens = torch.cat([token.expand(tokens.shape[0], 1, -1), tokens], dim=1)  # B T D
         return self.dropout(self.positions.add(tokens, 0, grid, visible))
 
     def encode(

@@ -37,15 +37,15 @@ class Log:
     def begin(self, state: State) -> None:
         """Start the clock; what an earlier run counted is not of its time."""
         self.clock = time.perf_counter()
-        self.before = self.group.all_reduce_sum(state.tally.sums).tolist()[2]
+        self.before = self.group.all_reduce_sum(state.tally).tolist()[2]
 
     def __call__(self, state: State, *, ends: bool, interrupted: bool) -> None:
         """Write a line where it is due."""
         if state.step % self.every and not ends:
             return
         self.guard.read_verdict()
-        loss, correct, images = self.group.all_reduce_sum(state.tally.sums).tolist()
-        state.tally.sums.zero_()
+        loss, correct, images = self.group.all_reduce_sum(state.tally).tolist()
+        state.tally.zero_()
         seconds = max(time.perf_counter() - self.clock, 1e-9)
         self.clock = time.perf_counter()
         record: dict[str, Any] = {"kind": "train", "step": state.step, "epoch": state.epoch}

@@ -17,7 +17,7 @@ from vitrail.data.loader import Batch, Skip
 from vitrail.errors import ConfigError
 from vitrail.models import give_keys
 from vitrail.ops.constants import upload
-from vitrail.ops.order import Purpose, key, mix
+from vitrail.ops.random import Purpose, key, mix
 from vitrail.ops.schedules import decay_at, rate_at
 from vitrail.runtime.group import Group
 from vitrail.train.objective import BuiltObjective
@@ -119,7 +119,7 @@ def accumulate(plan: Plan, state: State, batch: Batch, images: int, most: int) -
     A micro-batch that does not fit into memory is halved, once and for all.
     """
     while True:
-        tally, total = state.tally.sums.clone(), torch.zeros((), device=plan.group.device)
+        tally, total = state.tally.clone(), torch.zeros((), device=plan.group.device)
         try:
             parts = list(split_micro_batches(batch, plan.micro_batch, -(-most // plan.micro_batch)))
             for number, part in enumerate(parts):
@@ -132,7 +132,7 @@ def accumulate(plan: Plan, state: State, batch: Batch, images: int, most: int) -
                     f"{plan.micro_batch} images at a time do not fit into the memory of {plan.group.device}. "
                     "Set micro_batch to fewer, model.checkpointing=true, or take a smaller model."
                 ) from error
-            state.tally.sums.copy_(tally)
+            state.tally.copy_(tally)
             state.optimizer.zero_grad(set_to_none=True)
             plan.micro_batch = -(-plan.micro_batch // 2)
         torch.cuda.empty_cache()
@@ -152,7 +152,8 @@ def micro_step(plan: Plan, state: State, part: Batch, scale: float) -> Tensor:
     loss = losses[:real].sum() * scale  # what fills up has none
     loss.backward()
     if real:
-        state.tally.add(losses[:real].detach(), correct[:real])
+        sums = [losses[:real].detach().sum(dtype=torch.float64), correct[:real].sum(dtype=torch.float64)]
+        state.tally += torch.stack([*sums, torch.full_like(sums[0], real)])
     return loss.detach()
 
 

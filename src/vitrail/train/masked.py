@@ -18,7 +18,7 @@ from vitrail.ops import patchify
 from vitrail.ops.colors import COLORS, SMALL, mean_colors, small_colors
 from vitrail.ops.constants import upload
 from vitrail.ops.masking import EACH, plan_corruption, take
-from vitrail.ops.order import Purpose, draws
+from vitrail.ops.random import Purpose, draws
 from vitrail.train.objective import Losses, suitable
 
 

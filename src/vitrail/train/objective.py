@@ -1,5 +1,6 @@
 """What a model learns from images: an objective says what goes in, what is asked, and how the answer is judged."""
 
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -43,8 +44,15 @@ class Objective(Protocol):
 class BuiltObjective(Protocol):
     """An objective with its module; one for a run."""
 
-    module: nn.Module  # what is called and trained: the model, or the model and what predicts from it
-    counts: bool  # whether answers are correct or not; values are neither
+    @property
+    def module(self) -> nn.Module:
+        """What is called and trained: the model, or the model and what predicts from it."""
+        ...
+
+    @property
+    def counts(self) -> bool:
+        """Whether answers are correct or not; values are neither."""
+        ...
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         """Give what the module is called with."""
@@ -82,14 +90,13 @@ def suitable(model: Model, objective: MaskedPatches | MaskedAutoencoder | NextPi
     return model
 
 
+@dataclass
 class Classification:
     """The labels of the images: the paper's supervised training and fine-tuning."""
 
-    counts = True
-
-    def __init__(self, model: Model, config: Training) -> None:
-        self.module: nn.Module = model
-        self.model, self.config = model, config
+    module: Model
+    config: Training
+    counts: bool = True
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         """The images alone."""
@@ -98,7 +105,7 @@ class Classification:
     def compute_loss(self, outputs: Tensor, batch: Batch, inputs: tuple[Tensor, ...]) -> Losses:
         """Compare with the shares of the classes; what has no label has no loss and is not right."""
         assert batch.targets is not None
-        config, scale = self.config, self.model.config.cosine_scale
+        config, scale = self.config, self.module.config.cosine_scale
         asked = outputs
         if config.margin is not None and scale is not None:  # what is counted as right stays without
             asked = with_margin(outputs, batch.targets, scale, config.margin)

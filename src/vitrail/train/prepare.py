@@ -31,7 +31,7 @@ from vitrail.train.objective import BuiltObjective, Classification, OwnObjective
 from vitrail.train.optimizer import Guard, ModelEMA, build_optimizer
 from vitrail.train.parts import Parts
 from vitrail.train.pixels import NextPixelPrediction, palette_of
-from vitrail.train.state import State, Tally
+from vitrail.train.state import State
 from vitrail.train.task import Task, build_model
 
 Forward = Callable[..., Tensor]
@@ -86,7 +86,7 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
         module=objective.module,
         optimizer=optimizer,
         average=None if training.ema is None else ModelEMA(objective.module),
-        tally=Tally(group.device),
+        tally=torch.zeros(3, dtype=torch.float64, device=group.device),
     )
     guard = Guard(optimizer, group.device, waits=training.parallel == "fsdp" and group.world_size > 1)
     autocast = partial(torch.autocast, group.device.type, torch.bfloat16, enabled=precision == "bfloat16")

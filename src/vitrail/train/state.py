@@ -25,22 +25,6 @@ class Best(NamedTuple):
     value: float
 
 
-class Tally:
-    """Counts that add: the loss of every image, images classified correctly, images; on the device, read when asked."""
-
-    WORDS = ("loss", "correct", "images")
-
-    def __init__(self, device: torch.device) -> None:
-        self.sums = torch.zeros(len(self.WORDS), dtype=torch.float64, device=device)
-
-    @torch.no_grad()
-    def add(self, losses: Tensor, correct: Tensor) -> None:
-        """Count a part of a batch."""
-        found = correct.sum(dtype=torch.float64)
-        images = torch.full_like(found, len(losses))
-        self.sums += torch.stack([losses.sum(dtype=torch.float64), found, images])
-
-
 @dataclass
 class State:
     """The model, the optimiser's memory, the average of the weights, and where the run is."""
@@ -49,7 +33,7 @@ class State:
     module: nn.Module  # what is trained: the model, or the model and what an objective has of its own
     optimizer: Optimizer
     average: ModelEMA | None
-    tally: Tally  # since the last line of the log
+    tally: Tensor  # sums of loss, correct answers and images since the last line of the log; on the device
     step: int = 0
     best: Best | None = None
     stale: int = 0  # evaluations since the best
@@ -73,7 +57,7 @@ class State:
         held = [*self.model.parameters(), *self.model.buffers()]
         if not any(isinstance(tensor, DTensor) for tensor in held):
             return self.model
-        model = skeleton(self.model.config).to_empty(device=self.tally.sums.device)
+        model = skeleton(self.model.config).to_empty(device=self.tally.device)
         for own, tensor in zip([*model.parameters(), *model.buffers()], held, strict=True):
             own.copy_(gathered(tensor))
         model.card = self.model.card
@@ -102,7 +86,7 @@ class State:
         named = list(trainable_names(self.module))
         raw = whole(named)
         others = whole(moments(self.optimizer, named).items())
-        others["tally"] = gather_over_ranks(self.tally.sums).cpu()
+        others["tally"] = gather_over_ranks(self.tally).cpu()
         counting = raw
         if self.average is not None:
             counting = whole(self.average.weights.items())
@@ -123,7 +107,7 @@ class State:
     def _restore(
         self, document: Mapping[str, Any], weights: Mapping[str, Tensor], others: Mapping[str, Tensor]
     ) -> None:
-        pairs = [(self.tally.sums, take_own_rank(others["tally"]))]
+        pairs = [(self.tally, take_own_rank(others["tally"]))]
         memories: list[tuple[Tensor, dict[str, Tensor]]] = []
         for name, parameter in trainable_names(self.module):
             counting = others[name] if is_objective_parameter(name) else weights[name]

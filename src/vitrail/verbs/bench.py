@@ -18,7 +18,7 @@ from vitrail.data.feed import TrainTransform
 from vitrail.data.transforms import inception_box, scale
 from vitrail.data.transforms.geometry import SLOTS
 from vitrail.errors import ConfigError
-from vitrail.ops.order import Purpose, draws
+from vitrail.ops.random import Purpose, draws
 from vitrail.runtime.reporter import SILENT, Reporter
 from vitrail.runtime.text import text_table
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from vitrail.data.source import BatchIndices, Order, Places, RankShare
 from vitrail.data.sources.shards import Shards
 from vitrail.errors import ConfigError, DataError, VitrailError
-from vitrail.ops.order import Purpose, key, shuffled
+from vitrail.ops.random import Purpose, key, shuffled
 
 SPAN = 1 << 32  # numbers of samples that a shard has for itself
 

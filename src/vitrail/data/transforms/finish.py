@@ -18,7 +18,7 @@ from vitrail.config.recipe import Augmentation
 from vitrail.data.transforms import color, geometry, mixing, randaugment
 from vitrail.errors import ShapeError
 from vitrail.ops.constants import constant, upload
-from vitrail.ops.order import Purpose, draws
+from vitrail.ops.random import Purpose, draws
 
 Images = UInt8[Tensor, "B C H W"]
 Reals = NDArray[np.float64]
