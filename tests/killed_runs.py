@@ -160,11 +160,7 @@ def free_port() -> int:
 
 def serve() -> None:
     """Fork a run for each line that comes in; answer with its exit statuses."""
-    import vitrail.train.choose
-
-    import vitrail.checkpoint.load
-    import vitrail.data.open
-    import vitrail.train.run  # noqa: F401
+    import vitrail.verbs.training  # noqa: F401
     from vitrail.cli import main
 
     for line in sys.stdin:
