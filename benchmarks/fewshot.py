@@ -13,13 +13,12 @@ from pathlib import Path
 
 import torch
 
-from vitrail.cli.measuring import CPU_BATCH
 from vitrail.data.open import open_data
 from vitrail.evaluation.features import few_shot_table
 from vitrail.evaluation.shots import Settings
 from vitrail.models import create
 from vitrail.runtime.group import Group
-from vitrail.runtime.inference import Pass
+from vitrail.runtime.inference import CPU_BATCH, InferenceOptions
 from vitrail.runtime.machine import usual_workers
 from vitrail.verbs.bench import photograph
 
@@ -48,7 +47,7 @@ def main() -> None:
         os.environ["VITRAIL_CACHE"] = str(Path(place) / "cache")
         write_photographs(Path(place) / "photos", arguments.images, arguments.classes, tuple(arguments.side))
         splits = open_data(Path(place) / "photos")
-        how = Pass(group=Group(device=torch.device("cpu")), batch=CPU_BATCH, workers=arguments.workers)
+        how = InferenceOptions(group=Group(device=torch.device("cpu")), batch_size=CPU_BATCH, workers=arguments.workers)
         sets, settings = (splits["train"], splits["test"]), Settings(shots=(1, 5, 10, 25, None))
         bare(64)
         before = bare(arguments.images // 2)

@@ -13,7 +13,7 @@ from vitrail.data.decode import ImageError, Pixels
 from vitrail.data.sources.memory import MemorySource
 from vitrail.models import Model, create
 from vitrail.runtime.group import Group
-from vitrail.runtime.inference import Pass
+from vitrail.runtime.inference import InferenceOptions
 
 NAMES = tuple("abcdefg")
 HEIGHT, WIDTH = 8, 12
@@ -61,8 +61,8 @@ def guessing(classes: int | None = 7, *, seed: int = 0, names: Sequence[str] | N
     return model.eval()
 
 
-def passing(**changes: Any) -> Pass:
-    return Pass(**{"group": CPU, "batch": 4, "limit": 0.5, **changes})
+def passing(**changes: Any) -> InferenceOptions:
+    return InferenceOptions(**{"group": CPU, "batch_size": 4, "bad_image_limit": 0.5, **changes})
 
 
 def logits_of(model: Model, source: MemorySource) -> np.ndarray[Any, np.dtype[np.float64]]:

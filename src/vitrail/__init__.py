@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from vitrail.verbs.data import check_data as check_data
     from vitrail.verbs.data import pack_data as pack_data
     from vitrail.verbs.demo import demo as demo
+    from vitrail.verbs.evaluate import evaluate as evaluate
+    from vitrail.verbs.fewshot import fewshot as fewshot
     from vitrail.verbs.inspect import inspect as inspect
     from vitrail.verbs.plan import plan as plan
     from vitrail.verbs.predict import embed as embed
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from vitrail.verbs.training import pretrain as pretrain
     from vitrail.verbs.transfer import transfer as transfer
     from vitrail.verbs.transfer import vtab as vtab
+    from vitrail.verbs.verify import verify as verify
 
 __version__ = "0.1.0"
 
@@ -52,11 +55,14 @@ _NAMES = {
     "vitrail.verbs.bench": "bench",
     "vitrail.verbs.data": "check_data pack_data",
     "vitrail.verbs.demo": "demo",
+    "vitrail.verbs.evaluate": "evaluate",
+    "vitrail.verbs.fewshot": "fewshot",
     "vitrail.verbs.inspect": "inspect",
     "vitrail.verbs.plan": "plan",
     "vitrail.verbs.predict": "embed predict",
     "vitrail.verbs.training": "Run finetune pretrain",
     "vitrail.verbs.transfer": "transfer vtab",
+    "vitrail.verbs.verify": "verify",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 # Parts whose functions are called by their own names: vitrail.evaluation.fewshot.

@@ -86,10 +86,10 @@ def test_the_document_has_the_numbers_of_the_function(
     assert json.loads((out / "fewshot.json").read_text()) == document
     from vitrail.evaluation.features import features_of
     from vitrail.runtime.group import Group, choose_device
-    from vitrail.runtime.inference import Pass
+    from vitrail.runtime.inference import InferenceOptions
 
     splits = open_data("sample")
-    how = Pass(group=Group(device=choose_device("cpu")))
+    how = InferenceOptions(group=Group(device=choose_device("cpu")))
     rows = {name: features_of(vitrail.load(model), source, how) for name, source in splits.items()}
     for result in read_results(out / "fewshot.json"):
         if result.setting["probe"] == "ridge":
@@ -144,8 +144,8 @@ def test_splits_of_other_classes_are_refused() -> None:
     pixels = np.zeros((4, 8, 8, 3), dtype=np.uint8)
     train, test = (MemorySource(pixels, [0, 1, 0, 1], names) for names in (("a", "b"), ("b", "a")))
     with pytest.raises(DataError, match="the classes of test are not those of train"):
-        choose_sets({"train": train, "test": test}, "m")
+        choose_sets({"train": train, "test": test}, Path("m"))
     with pytest.raises(DataError, match="expected a train split"):
-        choose_sets({"test": test}, "m")
+        choose_sets({"test": test}, Path("m"))
     with pytest.raises(DataError, match="1 images are too few"):
-        choose_sets({"all": MemorySource(pixels[:1], [0], ("a",))}, "m")
+        choose_sets({"all": MemorySource(pixels[:1], [0], ("a",))}, Path("m"))

@@ -86,7 +86,7 @@ def test_a_model_that_knows_everybody_is_refused_with_what_to_do(
     assert main(["verify", str(run), str(tmp_path / "known")]) == 1
     said = capsys.readouterr().err.replace("\n", " ")
     assert "trained on all 6 people" in said
-    assert "--everyone" in said
+    assert "everyone=True" in said
     assert main(["verify", str(run), str(tmp_path / "known"), "--split", "test"]) == 1
     assert "no split 'test'. There are: all" in capsys.readouterr().err.replace("\n", " ")
 

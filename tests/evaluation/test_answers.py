@@ -8,7 +8,7 @@ from sklearn.metrics import accuracy_score, log_loss, top_k_accuracy_score
 
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluation.answers import answers, score
-from vitrail.evaluation.rows import rows_of
+from vitrail.evaluation.cached import cached_outputs
 
 
 def test_answers_are_the_first_five_classes_with_their_probabilities() -> None:
@@ -19,7 +19,7 @@ def test_answers_are_the_first_five_classes_with_their_probabilities() -> None:
     order = np.argsort(-logits, axis=1, kind="stable")
     assert (found.classes == order[:, :5]).all()
     np.testing.assert_allclose(found.probabilities, np.take_along_axis(shares, order[:, :5], axis=1), atol=1e-5)
-    np.testing.assert_allclose(found.own, shares[np.arange(23), source.labels], atol=1e-5)
+    np.testing.assert_allclose(found.true_probability, shares[np.arange(23), source.labels], atol=1e-5)
     assert found.ranks.tolist() == [order[row].tolist().index(source.labels[row]) for row in range(23)]
     assert found.losses.mean() == pytest.approx(log_loss(source.labels, shares, labels=range(7)), rel=1e-4)
 
@@ -27,17 +27,17 @@ def test_answers_are_the_first_five_classes_with_their_probabilities() -> None:
 def test_the_score_is_scikit_learns() -> None:
     model, source = guessing(), Pictures(23)
     logits, scored = logits_of(model, source), score(answers(model, source, passing()))
-    assert scored.right.mean() == pytest.approx(accuracy_score(source.labels, logits.argmax(axis=1)))
-    assert scored.five is not None
-    assert scored.five.mean() == pytest.approx(top_k_accuracy_score(source.labels, logits, k=5, labels=range(7)))
+    assert scored.correct.mean() == pytest.approx(accuracy_score(source.labels, logits.argmax(axis=1)))
+    assert scored.top5 is not None
+    assert scored.top5.mean() == pytest.approx(top_k_accuracy_score(source.labels, logits, k=5, labels=range(7)))
 
 
 def test_fewer_classes_than_five_are_all_given() -> None:
     found = answers(guessing(3), Pictures(5, tuple("abc")), passing())
     assert np.sort(found.classes, axis=1).tolist() == [[0, 1, 2]] * 5
     np.testing.assert_allclose(found.probabilities.sum(axis=1), 1, atol=1e-6)
-    assert score(found).five is None
-    assert score(answers(guessing(6), Pictures(5, tuple("abcdef")), passing())).five is not None
+    assert score(found).top5 is None
+    assert score(answers(guessing(6), Pictures(5, tuple("abcdef")), passing())).top5 is not None
 
 
 def test_answers_are_kept() -> None:
@@ -50,7 +50,7 @@ def test_images_without_a_label_are_answered_and_do_not_count() -> None:
     found = answers(guessing(), Pictures(11).forget([2, 7]), passing())
     assert np.flatnonzero(~score(found).counted).tolist() == [2, 7]
     assert np.flatnonzero(np.isnan(found.losses)).tolist() == np.flatnonzero(found.ranks < 0).tolist() == [2, 7]
-    assert found.sound.all()
+    assert found.has_answer.all()
 
 
 def test_labels_that_are_not_the_models_classes_are_not_taken_for_them() -> None:
@@ -59,7 +59,7 @@ def test_labels_that_are_not_the_models_classes_are_not_taken_for_them() -> None
         answers(model, source, passing())
     found = answers(model, source, passing(), labeled=False)
     assert (found.ranks == -1).all()
-    assert np.isnan(found.own).all()
+    assert np.isnan(found.true_probability).all()
     assert (found.labels == source.labels).all()
     assert (found.answer == logits_of(model, source).argmax(axis=1)).all()
 
@@ -69,12 +69,12 @@ def test_no_number_is_no_answer_and_never_right() -> None:
     with torch.no_grad():
         next(model.head.parameters())[2] = torch.nan
     found = answers(model, source, passing())
-    assert not found.sound.any()
+    assert not found.has_answer.any()
     assert (found.classes == -1).all()
     scored = score(found)
-    assert scored.five is not None
-    assert not scored.right.any()
-    assert not scored.five.any()
+    assert scored.top5 is not None
+    assert not scored.correct.any()
+    assert not scored.top5.any()
     assert scored.counted.all()
 
 
@@ -86,4 +86,4 @@ def test_a_model_without_classes_is_refused_with_a_way_out() -> None:
 def test_answers_go_through_rows() -> None:
     model, source = guessing(), Pictures(3)
     answers(model, source, passing())
-    assert rows_of(model, source, "answers", lambda *_: pytest.fail("is kept"), passing()).reused == 3
+    assert cached_outputs(model, source, "predictions", lambda *_: pytest.fail("is kept"), passing()).reused == 3

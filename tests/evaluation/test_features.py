@@ -15,9 +15,9 @@ from vitrail.evaluation.features import features_of, few_shot_table, results_of
 from vitrail.evaluation.shots import Settings
 from vitrail.models import Model, create
 from vitrail.runtime.group import Group
-from vitrail.runtime.inference import Pass
+from vitrail.runtime.inference import InferenceOptions
 
-HOW = Pass(group=Group(device=torch.device("cpu")), batch=4)
+HOW = InferenceOptions(group=Group(device=torch.device("cpu")), batch_size=4)
 
 
 class Counting(MemorySource):
@@ -126,7 +126,7 @@ def test_all_images_are_one_draw_whatever_the_seeds() -> None:
 def test_images_that_cannot_be_read_are_left_out_and_said() -> None:
     model, train, test = small(), scenes(50, 0), scenes(17, 1)
     train.spoilt = frozenset([1, 7])
-    how = Pass(group=HOW.group, batch=4, limit=0.1)
+    how = InferenceOptions(group=HOW.group, batch_size=4, bad_image_limit=0.1)
     table = few_shot_table(model, (train, test), how, Settings(shots=(None,), seeds=(0,)))
     assert (table.left_out, table.cells[0].images) == (2, (48,))
     with pytest.raises(DataError, match=r"over the limit of 1\.0%"):

@@ -69,8 +69,8 @@ def test_an_answer_is_right_if_it_is_among_an_images_labels(tmp_path: Path) -> N
     )
     scored = score_given(answers(model, source, passing()), given)
     assert np.flatnonzero(~scored.counted).tolist() == [5]
-    assert np.flatnonzero(scored.right).tolist() == [index for index in range(IMAGES) if index not in (2, 5, 8)]
-    assert scored.five is None
+    assert np.flatnonzero(scored.correct).tolist() == [index for index in range(IMAGES) if index not in (2, 5, 8)]
+    assert scored.top5 is None
 
 
 def test_images_that_are_left_out_keep_the_others_labels_in_place(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_images_that_are_left_out_keep_the_others_labels_in_place(tmp_path: Path
     first = logits_of(model, source).argmax(axis=1).tolist()
     given = read_labels(write(tmp_path, {f"image {i}": [one] for i, one in enumerate(first)}), source, Classes(7, None))
     scored = score_given(answers(model, source, passing()), given)
-    assert scored.right.tolist() == [True] * 9
+    assert scored.correct.tolist() == [True] * 9
 
 
 def test_a_mapping_takes_numbers_names_lists_and_texts_with_semicolons(tmp_path: Path) -> None:
@@ -105,11 +105,11 @@ def test_an_answer_is_right_if_it_maps_to_the_images_class_first_or_among_five(t
     sets = ({0, 3}, {6}, set[int]())
     wanted = [sets[label] for label in source.labels]
     assert scored.counted.tolist() == [bool(classes) for classes in wanted]
-    assert scored.right.tolist() == [order[row, 0] in classes for row, classes in enumerate(wanted)]
-    assert scored.five is not None
-    assert scored.five.tolist() == [bool(classes & {*order[row, :5]}) for row, classes in enumerate(wanted)]
-    assert scored.right.any()
-    assert 0 < scored.five.sum() < scored.counted.sum()
+    assert scored.correct.tolist() == [order[row, 0] in classes for row, classes in enumerate(wanted)]
+    assert scored.top5 is not None
+    assert scored.top5.tolist() == [bool(classes & {*order[row, :5]}) for row, classes in enumerate(wanted)]
+    assert scored.correct.any()
+    assert 0 < scored.top5.sum() < scored.counted.sum()
 
 
 WRONG_LABELS: list[tuple[Any, str]] = [

@@ -153,7 +153,7 @@ def test_images_without_an_answer_count_as_wrong_and_spoil_no_other_number() -> 
         found.found,
         classes=np.where(lost[:, None], -1, found.found.classes),
         probabilities=np.where(lost[:, None], np.nan, found.found.probabilities).astype(np.float32),
-        own=np.where(lost, np.nan, found.found.own).astype(np.float32),
+        true_probability=np.where(lost, np.nan, found.found.true_probability).astype(np.float32),
         ranks=np.where(lost, -1, found.found.ranks),
         losses=np.where(lost, np.nan, found.found.losses).astype(np.float32),
     )

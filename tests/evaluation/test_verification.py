@@ -17,13 +17,13 @@ from vitrail.config import Card
 from vitrail.data.sources.memory import MemorySource
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluation.results import read_results, write_document
-from vitrail.evaluation.verification import curve_table, document, embed, measure_verification, strangers, verify
+from vitrail.evaluation.verification import curve_table, embed, measure_verification, strangers, verify
 from vitrail.models import Model, create
 from vitrail.runtime.group import Group
-from vitrail.runtime.inference import Pass
+from vitrail.runtime.inference import InferenceOptions
 
 NAMES = tuple("abcdefg")
-HOW = Pass(group=Group(device=torch.device("cpu")), keeps=False, batch=5)
+HOW = InferenceOptions(group=Group(device=torch.device("cpu")), cache=False, batch_size=5)
 
 
 def faces(each: int = 4) -> MemorySource:
@@ -55,7 +55,7 @@ def test_people_whom_the_model_knows_by_name_are_left_out() -> None:
     assert strangers(small("a", "c"), source, everyone=True) == (source, 0)
     assert strangers(small("cat", "dog"), source) == (source, 0)  # a model from elsewhere
     assert strangers(small(classes=None), source) == (source, 0)
-    with pytest.raises(DataError, match=r"trained on all 7 people.*held_out=0.25.*--everyone"):
+    with pytest.raises(DataError, match=r"trained on all 7 people.*held_out=0.25.*everyone=True"):
         strangers(small(*NAMES), source)
 
 
@@ -141,7 +141,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
 def test_the_document_has_a_row_a_number_and_the_table_every_corner(tmp_path: Path) -> None:
     embeddings, labels = cloud(7, 3, 1.0)
     found = verify(embeddings, labels, [str(place) for place in range(21)], NAMES, trained_on=4)
-    made = document(found, "run", "faces", {"flip": True})
+    made = found.named("run", "faces", {"flip": True}).document()
     write_document(tmp_path / "verification.json", made)
     rows = read_results(tmp_path / "verification.json")
     assert [row.metric for row in rows] == ["eer", "auc", "tar", "tar", "rank1", "rank1"]

@@ -45,13 +45,19 @@ COMMANDS: dict[str, Callable[..., None]] = {
 GROUPS: dict[str, dict[str, Callable[..., None]]] = {"data": {"check": data.check, "pack": data.pack}}
 GROUP_HELP = {"data": "Check a data set, or pack it into arrays."}
 
+# Options of earlier versions, without their dashes: they work as before, and no help shows them.
+OLD_WORDS = {"limit": "bad-image-limit", "neighbours": "knn"}
+
 app = typer.Typer(
     name="vitrail",
     help='The whole system of the Vision Transformer paper, "An Image is Worth 16x16 Words".',
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "token_normalize_func": lambda word: OLD_WORDS.get(word, word),
+    },
 )
 
 

@@ -61,5 +61,10 @@ def show_error(message: str) -> None:
 
 def show(found: Found, *, as_json: bool) -> None:
     """Print what a function found: one JSON document for a program, its own words for people."""
-    if os.environ.get("RANK", "0") == "0":  # of torchrun's processes the first speaks
+    if is_main():
         typer.echo(json.dumps(found.document(), indent=2) if as_json else str(found))
+
+
+def is_main() -> bool:
+    """Tell whether this process prints, of those that torchrun started."""
+    return os.environ.get("RANK", "0") == "0"

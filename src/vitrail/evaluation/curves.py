@@ -11,7 +11,7 @@ from vitrail.evaluation.features import Sets, measure_cells, read_sets, wanted_s
 from vitrail.evaluation.shots import Settings, choose_shots
 from vitrail.models import Model
 from vitrail.runtime.group import Group
-from vitrail.runtime.inference import Pass
+from vitrail.runtime.inference import InferenceOptions
 
 MOST, MOST_TESTED = 10_000, 5_000  # images, so that it stays quick
 SHOTS = 10
@@ -40,8 +40,8 @@ def probe_features(
     sets: Sets, model: Model, *, group: Group, batch: int, workers: int, limit: float
 ) -> Mapping[str, float]:
     """Give the accuracy of least squares from ten images of every class, and of a linear probe; nothing is kept."""
-    how = Pass(group=group, batch=batch, workers=workers, limit=limit, keeps=False)
-    rows = read_sets(model, sets, how, ALL)
+    options = InferenceOptions(group=group, batch_size=batch, workers=workers, bad_image_limit=limit, cache=False)
+    rows = read_sets(model, sets, options, ALL)
     few, every = (measure_cells(rows, sets[0], settings)[0].accuracy for settings in (FEW, ALL))
     return {
         f"fewshot_{SHOTS}": fmean(few["ridge"]),

@@ -1,6 +1,6 @@
 """Frozen features of a model, and the table of what few images of every class are worth with them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,16 +13,16 @@ from vitrail.data.source import Source
 from vitrail.data.sources.remote import RemoteShards
 from vitrail.data.splits import split
 from vitrail.errors import DataError
+from vitrail.evaluation.cached import cached_outputs
 from vitrail.evaluation.results import Result, over_seeds
-from vitrail.evaluation.rows import rows_of
 from vitrail.evaluation.shots import Settings, choose_shots, measure_probes
 from vitrail.models import Model
-from vitrail.runtime.inference import Pass, Rows
+from vitrail.runtime.inference import InferenceOptions, Outputs
+from vitrail.runtime.reporter import SILENT, Reporter
 from vitrail.train.parts import check_classes, kept_back, training_split, was_trained_on
 
 Sets = tuple[Source, Source]  # to learn from, and to test on
-Read = tuple[Rows, Rows]  # of the two
-Tell = Callable[[str], None]
+FeatureSets = tuple[Outputs, Outputs]  # of both
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +53,14 @@ def read_features(model: Model, images: Tensor, labels: Tensor) -> dict[str, Ten
     return {"features": model.represent(images)}
 
 
-def features_of(model: Model, source: Source, how: Pass, samples: NDArray[np.int64] | None = None) -> Rows:
+def features_of(
+    model: Model, source: Source, options: InferenceOptions, samples: NDArray[np.int64] | None = None
+) -> Outputs:
     """Give the features of a source, or of some samples of it; kept on disk."""
-    return rows_of(model, source, "features", read_features, how, samples)
+    return cached_outputs(model, source, "features", read_features, options, samples)
 
 
-def choose_sets(splits: Mapping[str, Source], run: str | None) -> tuple[Sets, str]:
+def choose_sets(splits: Mapping[str, Source], folder: Path | None) -> tuple[Sets, str]:
     """Find the images to learn from and those to test on; one split alone as the run cut it, or else by content."""
     train = training_split(splits)
     if isinstance(train, RemoteShards):
@@ -67,7 +69,6 @@ def choose_sets(splits: Mapping[str, Source], run: str | None) -> tuple[Sets, st
     name = next((name for name in ("test", "val", "dev") if name in splits), None)
     if name is not None:
         return (train, splits[name]), f"learned from train, tested on {name}"
-    folder = None if run is None else Path(run).expanduser()
     if folder is not None and (cut := kept_back(folder, train)) is not None:
         return cut, "learned from the images that the run was trained on, tested on those that it kept back"
     parts = split(train, {"train": 0.8, "test": 0.2}, seed=0)
@@ -78,27 +79,27 @@ def choose_sets(splits: Mapping[str, Source], run: str | None) -> tuple[Sets, st
     return (parts["train"], parts["test"]), said + (", which the model was trained on too" if known else "")
 
 
-def read_sets(model: Model, sets: Sets, how: Pass, settings: Settings, tell: Tell = lambda text: None) -> Read:
+def read_sets(model: Model, sets: Sets, options: InferenceOptions, settings: Settings) -> FeatureSets:
     """Give the features of the training images that the settings need, and of the test images with a label."""
     train, test = sets
-    tell("features of the training images")
-    known = features_of(model, train, how, wanted_samples(np.asarray(train.labels), len(train.class_names), settings))
-    tell("features of the test images")
-    others = features_of(model, test, how, np.flatnonzero(np.asarray(test.labels) >= 0))
+    wanted = wanted_samples(np.asarray(train.labels), len(train.class_names), settings)
+    known = features_of(model, train, options.showing("features of the training images"), wanted)
+    labeled = np.flatnonzero(np.asarray(test.labels) >= 0)
+    others = features_of(model, test, options.showing("features of the test images"), labeled)
     if not all(np.isfinite(rows.values["features"]).all() for rows in (known, others)):
         raise DataError("some features are not finite: the model has diverged, or bfloat16 is too coarse for it.")
     return known, others
 
 
-def measure_cells(rows: Read, train: Source, settings: Settings, tell: Tell = lambda text: None) -> list[Cell]:
+def measure_cells(rows: FeatureSets, train: Source, settings: Settings, report: Reporter = SILENT) -> list[Cell]:
     """Measure all shots and seeds, of features that `read_sets` gave."""
     known, others = rows
     classes, labels = len(train.class_names), np.asarray(train.labels)
     features, answers = torch.from_numpy(known.values["features"]), torch.from_numpy(known.labels)
     measured = torch.from_numpy(others.values["features"]), torch.from_numpy(others.labels)
     cells = []
-    for shots in settings.shots:
-        tell("classifiers from all images" if shots is None else f"classifiers from {shots} of every class")
+    for done, shots in enumerate(settings.shots):
+        report.progress("classifiers of the features", done, len(settings.shots))
         found: list[tuple[int, dict[str, float], dict[float, float]]] = []
         for seed in settings.seeds_of(shots):
             chosen = np.isin(known.samples, choose_shots(labels, classes=classes, shots=shots, seed=seed))
@@ -113,16 +114,17 @@ def measure_cells(rows: Read, train: Source, settings: Settings, tell: Tell = la
                 sweep={l2: [sweep[l2] for _, _, sweep in found] for l2 in found[0][2]},
             )
         )
+    report.progress("classifiers of the features", len(cells), len(cells))
     return cells
 
 
-def few_shot_table(model: Model, sets: Sets, how: Pass, settings: Settings, tell: Tell = lambda text: None) -> Table:
+def few_shot_table(model: Model, sets: Sets, options: InferenceOptions, settings: Settings) -> Table:
     """Measure all shots and seeds; of the training images no more are read than they need."""
-    known, others = rows = read_sets(model, sets, how, settings, tell)
+    known, others = rows = read_sets(model, sets, options, settings)
     classes, labels = len(sets[0].class_names), np.asarray(sets[0].labels)
     most = max((shots for shots in settings.shots if shots is not None), default=0)
     return Table(
-        cells=tuple(measure_cells(rows, sets[0], settings, tell)),
+        cells=tuple(measure_cells(rows, sets[0], settings, options.report)),
         classes=classes,
         test_images=len(others.samples),
         short=int((np.bincount(labels[labels >= 0], minlength=classes) < most).sum()),

@@ -21,7 +21,7 @@ Allowed = frozenset[int]
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """Which of the model's classes are right, image by image of a source; none: the image does not count."""
+    """Which of the model's classes are correct, image by image of a source; none: the image does not count."""
 
     kind: Literal["labels", "mapping"]
     file: str
@@ -109,14 +109,14 @@ def read_mapping(path: str | Path, source: Source, classes: Classes) -> Given:
 
 
 def score_given(found: Answers, given: Given) -> Score:
-    """Score by labels from a file: right is an answer that is one of an image's."""
+    """Score by labels from a file: an answer is correct that is one of an image's."""
     allowed = [given.allowed[sample] for sample in found.samples.tolist()]
-    five = [any(one in classes for one in row) for row, classes in zip(found.classes.tolist(), allowed, strict=True)]
+    top5 = [any(one in classes for one in row) for row, classes in zip(found.classes.tolist(), allowed, strict=True)]
     first = [one in classes for one, classes in zip(found.answer.tolist(), allowed, strict=True)]
     return Score(
         counted=given.counted[found.samples],
-        right=np.array(first, dtype=np.bool_),
-        five=np.array(five, dtype=np.bool_) if given.kind == "mapping" and found.count > FIRST else None,
+        correct=np.array(first, dtype=np.bool_),
+        top5=np.array(top5, dtype=np.bool_) if given.kind == "mapping" and found.count > FIRST else None,
     )
 
 

@@ -32,7 +32,7 @@ class Subject:
 
     @property
     def score(self) -> Score:
-        """What counts and is right: by the labels of a file where there is one, else by the data's."""
+        """What counts and is correct: by the labels of a file where there is one, else by the data's."""
         return score(self.found) if self.given is None else score_given(self.found, self.given)
 
     def name(self, row: int) -> str:
@@ -46,7 +46,7 @@ class Subject:
         return str(number) if self.class_names is None else self.class_names[number]
 
     def wanted(self, row: int) -> str | None:
-        """Name what would be right for a row."""
+        """Name what would be correct for a row."""
         if self.given is not None:
             allowed = self.given.allowed[int(self.found.samples[row])]
             return "; ".join(str(self.class_name(number)) for number in sorted(allowed)) or None
@@ -65,12 +65,12 @@ def report(subject: Subject, *, worst: int = 10, other: Subject | None = None) -
     known = scored.counted & np.isfinite(found.losses)
     if known.any():
         document["loss"] = float(found.losses[known].mean(dtype=np.float64))
-    sure = scored.counted & found.sound
+    sure = scored.counted & found.has_answer
     if sure.any():
-        document["calibration"] = asdict(calibration(found.confidence[sure], scored.right[sure]))
+        document["calibration"] = asdict(calibration(found.confidence[sure], scored.correct[sure]))
     document |= {
         "not_counted": int((~scored.counted).sum()),
-        "no_answer": int((scored.counted & ~found.sound).sum()),
+        "no_answer": int((scored.counted & ~found.has_answer).sum()),
         "left_out": len(found.skipped),
         "skipped": [{"name": skip.name, "reason": skip.reason} for skip in found.skipped],
         "classes": _by_class(subject, scored),
@@ -84,12 +84,12 @@ def report(subject: Subject, *, worst: int = 10, other: Subject | None = None) -
 
 
 def headline(scored: Score) -> dict[str, Any]:
-    """Give accuracy, and accuracy among five where there are more classes, each with its interval."""
-    images, right = int(scored.counted.sum()), int((scored.right & scored.counted).sum())
-    said: dict[str, Any] = {"accuracy": right / max(images, 1), "interval": wilson(right, images), "images": images}
-    if scored.five is not None:
-        five = int((scored.five & scored.counted).sum())
-        said |= {"top5": five / max(images, 1), "top5_interval": wilson(five, images)}
+    """Give accuracy, and top-5 accuracy where there are more classes, each with its interval."""
+    images, correct = int(scored.counted.sum()), int((scored.correct & scored.counted).sum())
+    said: dict[str, Any] = {"accuracy": correct / max(images, 1), "interval": wilson(correct, images), "images": images}
+    if scored.top5 is not None:
+        top5 = int((scored.top5 & scored.counted).sum())
+        said |= {"top5": top5 / max(images, 1), "top5_interval": wilson(top5, images)}
     return said
 
 
@@ -115,15 +115,15 @@ def results(document: Mapping[str, Any], *, run: str, data: str, setting: Mappin
 
 
 def predictions(subject: Subject) -> bytes:
-    """Write a line for each image that could be decoded, as CSV; what does not count is neither right nor wrong."""
+    """Write a line for each image that could be decoded, as CSV; what does not count is neither correct nor wrong."""
     found, scored, text = subject.found, subject.score, io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(COLUMNS)
     for row in range(len(found.samples)):
-        right = str(bool(scored.right[row])).lower() if scored.counted[row] else ""
-        sure, own = (_number(float(value[row])) for value in (found.confidence, found.own))
+        correct = str(bool(scored.correct[row])).lower() if scored.counted[row] else ""
+        sure, true = (_number(float(value[row])) for value in (found.confidence, found.true_probability))
         answer = subject.class_name(int(found.answer[row]))
-        lines.writerow([subject.name(row), subject.wanted(row) or "", answer or "", sure, own, right])
+        lines.writerow([subject.name(row), subject.wanted(row) or "", answer or "", sure, true, correct])
     return text.getvalue().encode("utf-8", "surrogateescape")
 
 
@@ -136,9 +136,9 @@ def _by_class(subject: Subject, scored: Score) -> list[dict[str, Any]]:
     found, names = subject.found, subject.source.class_names
     used = np.where(scored.counted, found.labels, -1)
     images = np.bincount(used[used >= 0], minlength=len(names))
-    right = np.bincount(used[(used >= 0) & scored.right], minlength=len(names))
+    correct = np.bincount(used[(used >= 0) & scored.correct], minlength=len(names))
     lines = [
-        {"name": name, "images": int(images[number]), "accuracy": float(right[number] / images[number])}
+        {"name": name, "images": int(images[number]), "accuracy": float(correct[number] / images[number])}
         if images[number]
         else {"name": name, "images": 0, "accuracy": None}
         for number, name in enumerate(names)
@@ -159,7 +159,7 @@ def _by_class(subject: Subject, scored: Score) -> list[dict[str, Any]]:
 
 def _mistakes(found: Answers) -> list[tuple[int, int, int]]:
     """List wrong answers by true class, answer and images; the most frequent first."""
-    wrong = (found.labels >= 0) & found.sound & (found.labels != found.answer)
+    wrong = (found.labels >= 0) & found.has_answer & (found.labels != found.answer)
     pairs, counts = np.unique(np.stack([found.labels[wrong], found.answer[wrong]]), axis=1, return_counts=True)
     order = np.argsort(-counts, kind="stable")
     return [(int(pairs[0, place]), int(pairs[1, place]), int(counts[place])) for place in order]
@@ -178,7 +178,7 @@ def _confusion(subject: Subject) -> dict[str, Any]:
 def _worst(subject: Subject, scored: Score, most: int) -> dict[str, Any]:
     """Name the wrong answers that it is surest of."""
     found = subject.found
-    wrong = np.flatnonzero(scored.counted & ~scored.right & found.sound)
+    wrong = np.flatnonzero(scored.counted & ~scored.correct & found.has_answer)
     order = wrong[np.argsort(-found.confidence[wrong], kind="stable")][:most]
     images = [
         {
@@ -199,14 +199,14 @@ def _against(subject: Subject, other: Subject) -> dict[str, Any]:
     first, second = subject.score, other.score
     both = first.counted[mine] & second.counted[its]
     mine, its = mine[both], its[both]
-    right, others = first.right[mine], second.right[its]
-    compared = compare(others, right)
-    groups = (right & ~others, others & ~right)
+    correct, others = first.correct[mine], second.correct[its]
+    compared = compare(others, correct)
+    groups = (correct & ~others, others & ~correct)
     only_this, only_other = ([subject.name(int(row)) for row in mine[rows]] for rows in groups)
     return {
         "other": other.title,
         "images": len(mine),
-        "accuracy": float(right.mean()) if len(mine) else 0.0,
+        "accuracy": float(correct.mean()) if len(mine) else 0.0,
         "other_accuracy": float(others.mean()) if len(mine) else 0.0,
         "difference": compared.difference,
         "interval": compared.interval,

@@ -1,7 +1,7 @@
 """Who is who by embeddings: verification of all pairs and identification, on people that a model was not trained on."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,8 @@ from torch import Tensor
 from vitrail.data.source import Source
 from vitrail.data.splits import SomeClasses
 from vitrail.errors import ConfigError, DataError
+from vitrail.evaluation.cached import cached_outputs
 from vitrail.evaluation.results import Result, document_of
-from vitrail.evaluation.rows import rows_of
 from vitrail.models import Model
 from vitrail.ops.bootstrap import PairCounts, drawn_rates, drawn_share, interval_of
 from vitrail.ops.verification import (
@@ -32,7 +32,8 @@ from vitrail.ops.verification import (
     roc,
     tar_at,
 )
-from vitrail.runtime.inference import Pass, Rows
+from vitrail.runtime.inference import InferenceOptions, Outputs
+from vitrail.runtime.reporter import harmless
 
 STRICTER = 0.001  # the second FAR that is always told
 SHOWN = 5  # hardest pairs of each kind
@@ -47,6 +48,11 @@ class Number:
 
     value: float
     interval: tuple[float, float] | None = None
+
+    def __str__(self) -> str:
+        if self.interval is None:
+            return f"{self.value:.2%}"
+        return f"{self.value:.2%} (95 %: {self.interval[0]:.2%} to {self.interval[1]:.2%})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +74,7 @@ class HardPair:
     score: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Verification:
     """What was found on which people."""
 
@@ -87,6 +93,69 @@ class Verification:
     gallery_ranks: tuple[float, ...]
     alike: tuple[HardPair, ...]  # different people that look most alike
     unlike: tuple[HardPair, ...]  # images of one person that look least alike
+    model: str = ""
+    data: str = ""
+    setting: Mapping[str, Any] = field(default_factory=dict)
+
+    def named(self, model: str, data: str, setting: Mapping[str, Any]) -> "Verification":
+        """Say what was measured, for the document."""
+        return replace(self, model=model, data=data, setting=setting)
+
+    def document(self) -> dict[str, Any]:
+        """Give what `vitrail verify --json` prints: a row for every number, and the rest beside them."""
+        rows = [self._row("eer", self.eer), self._row("auc", self.auc)]
+        rows += [self._row("tar", each.tar, far=each.far, threshold=each.threshold) for each in self.at]
+        rows.append(self._row("rank1", self.rank1, protocol="leave-one-out"))
+        if self.gallery_rank1 is not None:
+            rows.append(self._row("rank1", self.gallery_rank1, protocol="gallery", gallery=self.gallery))
+        return document_of(
+            "verify",
+            rows,
+            people=self.people,
+            trained_on=self.trained_on,
+            images=self.images,
+            skipped=self.skipped,
+            pairs={"genuine": self.curve.genuine, "impostor": self.curve.impostors},
+            ranks={"leave-one-out": self.ranks, "gallery": self.gallery_ranks},
+            alike=[vars(pair) for pair in self.alike],
+            unlike=[vars(pair) for pair in self.unlike],
+        )
+
+    def _row(self, metric: str, number: Number, **more: object) -> Result:
+        return Result(
+            task="verify",
+            model=self.model,
+            data=self.data,
+            metric=metric,
+            value=number.value,
+            setting={**self.setting, **more},
+            interval=number.interval,
+            images=self.images,
+        )
+
+    def lines(self, *, pairs: bool = True) -> Iterator[str]:
+        """Say what was found for people, with the hardest `pairs` of images."""
+        left_out = f"; {self.trained_on} others were trained on and are left out" if self.trained_on else ""
+        yield f"{self.people:,} people, {self.images:,} images{left_out}"
+        if self.skipped:
+            yield f"{self.skipped:,} images could not be decoded"
+        yield f"{self.curve.genuine:,} pairs of one person, {self.curve.impostors:,} of two"
+        yield f"equal error rate {self.eer}"
+        for each in self.at:
+            where = "" if each.threshold is None else f", at a cosine of {each.threshold:.3f}"
+            yield f"accepted at {each.far:.2%} false accepts {each.tar}{where}"
+        yield f"area under the curve {self.auc}"
+        yield f"nearest other image is of the same person {self.rank1}"
+        if self.gallery_rank1 is not None:
+            images = "the first image" if self.gallery == 1 else f"the first {self.gallery} images"
+            yield f"found by {images} of each person {self.gallery_rank1}"
+        titled = (("different people, most alike", self.alike), ("one person, least alike", self.unlike))
+        for title, some in titled if pairs else ():
+            yield f"{title}:"
+            yield from (harmless(f"  {pair.score:.3f}  {pair.first}  {pair.second}") for pair in some)
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines())
 
 
 def strangers(model: Model, source: Source, *, everyone: bool = False) -> tuple[Source, int]:
@@ -101,18 +170,18 @@ def strangers(model: Model, source: Source, *, everyone: bool = False) -> tuple[
     if not left:
         raise DataError(
             f"the model was trained on all {len(known)} people of the data, which says nothing about strangers. "
-            "Train with --set held_out=0.25, give other people, or measure all the same: --everyone."
+            "Train with held_out=0.25, give other people, or measure all of them with everyone=True."
         )
     return SomeClasses(source, left), len(known)
 
 
-def embed(model: Model, source: Source, how: Pass, *, flip: bool) -> Rows:
+def embed(model: Model, source: Source, options: InferenceOptions, *, flip: bool) -> Outputs:
     """Give every image's embedding: what the classifier reads, of length 1; `flip` adds the mirrored image's."""
 
     def read(model: Model, images: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
         return {"embedding": unit(model, images) + unit(model, images.flip(3)) if flip else unit(model, images)}
 
-    return rows_of(model, source, "embeddings-flip" if flip else "embeddings", read, how)
+    return cached_outputs(model, source, "embeddings-flip" if flip else "embeddings", read, options)
 
 
 def unit(model: Model, images: Tensor) -> Tensor:
@@ -202,7 +271,7 @@ def _curve_of(ranks: Numbers) -> tuple[float, ...]:
 def measure_verification(
     model: Model,
     source: Source,
-    how: Pass,
+    options: InferenceOptions,
     *,
     gallery: int = 1,
     far: float = 0.01,
@@ -211,7 +280,7 @@ def measure_verification(
 ) -> Verification:
     """Embed the people that the model does not know, and measure how well it tells them apart."""
     people, trained_on = strangers(model, source, everyone=everyone)
-    rows = embed(model, people, how, flip=flip)
+    rows = embed(model, people, options, flip=flip)
     known = rows.labels >= 0
     return verify(
         rows.values["embedding"][known],
@@ -222,40 +291,6 @@ def measure_verification(
         far=far,
         trained_on=trained_on,
         skipped=len(rows.skipped),
-    )
-
-
-def document(found: Verification, model: str, data: str, setting: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what was found as a document: a row for every number, and the rest beside them."""
-
-    def row(metric: str, number: Number, **more: object) -> Result:
-        return Result(
-            task="verify",
-            model=model,
-            data=data,
-            metric=metric,
-            value=number.value,
-            setting={**setting, **more},
-            interval=number.interval,
-            images=found.images,
-        )
-
-    rows = [row("eer", found.eer), row("auc", found.auc)]
-    rows += [row("tar", each.tar, far=each.far, threshold=each.threshold) for each in found.at]
-    rows.append(row("rank1", found.rank1, protocol="leave-one-out"))
-    if found.gallery_rank1 is not None:
-        rows.append(row("rank1", found.gallery_rank1, protocol="gallery", gallery=found.gallery))
-    return document_of(
-        "verify",
-        rows,
-        people=found.people,
-        trained_on=found.trained_on,
-        images=found.images,
-        skipped=found.skipped,
-        pairs={"genuine": found.curve.genuine, "impostor": found.curve.impostors},
-        ranks={"leave-one-out": found.ranks, "gallery": found.gallery_ranks},
-        alike=[vars(pair) for pair in found.alike],
-        unlike=[vars(pair) for pair in found.unlike],
     )
 
 

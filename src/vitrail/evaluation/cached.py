@@ -1,7 +1,7 @@
-"""What a model says of every image of a source: one row each, computed once, kept on disk, in the source's order.
+"""What a model gives for every image of a source: a row each, computed once, cached on disk, in the source's order.
 
 Rows are kept under a digest of the weights, the preprocessing and the source, each with the hash of its image and its
-label: a pass that is interrupted goes on where it was, and the row of an image that has changed is never used again.
+label: a pass that is interrupted resumes where it was, and the row of an image that has changed is never used again.
 """
 
 import json
@@ -23,34 +23,38 @@ from vitrail.data.splits import content_hashes
 from vitrail.errors import CheckpointError, DataError
 from vitrail.files import cache_folder, fingerprint_of, replacing, writing
 from vitrail.models import Model, eval_mode
-from vitrail.runtime.inference import Pass, Read, Rows, compute_rows, join_rows
+from vitrail.runtime.inference import InferenceOptions, OutputFunction, Outputs, compute_outputs, join_outputs
 
 PART = 2048  # images whose rows are kept in one file
 FEW, MANY = 1024, 16_384  # images after which rows are kept: more where worker processes must start again
 FORMAT = 1  # of the files; another number forgets them all
 
 
-def rows_of(
-    model: Model, source: Source, what: str, read: Read, how: Pass, samples: NDArray[np.int64] | None = None
-) -> Rows:
-    """Go through a source, or some samples of it; `what` names the kind of row. Every process gets all rows."""
+def cached_outputs(
+    model: Model,
+    source: Source,
+    kind: str,
+    compute: OutputFunction,
+    options: InferenceOptions,
+    samples: NDArray[np.int64] | None = None,
+) -> Outputs:
+    """Give the outputs of a source, or of some samples of it; `kind` names them on disk. Every process gets all."""
     start = time.perf_counter()
     wanted = np.arange(len(source)) if samples is None else np.unique(samples)
     if not len(wanted):
         raise DataError("the source holds no images. Check its path.")
-    store = _Store(what, source, model, how) if how.keeps else None
-    parts: list[Rows] = []
+    store = _OutputCache(kind, source, model, options) if options.cache else None
+    parts: list[Outputs] = []
     done = 0
-    stretch = MANY if how.workers else FEW
+    stretch = MANY if options.workers else FEW
     with eval_mode(model):
         for number in np.unique(wanted // stretch).tolist():
             some = wanted[wanted // stretch == number]
-            parts.append(_rows_of_stretch(model, source, read, _from(how, done, len(wanted)), some, store))
+            parts.append(_outputs_of_stretch(model, source, compute, _from(options, done, len(wanted)), some, store))
             done += len(some)
-            _check_limit(parts, len(wanted), how)
-            if how.progress is not None:
-                how.progress(done, len(wanted))
-    return join_rows(parts, time.perf_counter() - start)
+            _check_limit(parts, len(wanted), options)
+            options.progress(done, len(wanted))
+    return join_outputs(parts, time.perf_counter() - start)
 
 
 def digest_of(model: Model) -> str:
@@ -61,14 +65,14 @@ def digest_of(model: Model) -> str:
     return fingerprint_of(said, "\0".join(tensors), *bits)
 
 
-class _Store:
-    """Rows on disk: a file for each stretch of a source, each row with the hash of its image and its label."""
+class _OutputCache:
+    """Outputs on disk: a file for each stretch of a source, each row with the hash of its image and its label."""
 
-    def __init__(self, what: str, source: Source, model: Model, how: Pass) -> None:
-        key = fingerprint_of(f"{FORMAT} {__version__} {what} {how.precision}", digest_of(model), source.fingerprint)
-        self.source, self.folder = source, cache_folder() / "rows" / what / key
+    def __init__(self, kind: str, source: Source, model: Model, options: InferenceOptions) -> None:
+        key = fingerprint_of(f"{FORMAT} {__version__} {kind} {options.precision}", digest_of(model), source.fingerprint)
+        self.source, self.folder = source, cache_folder() / "rows" / kind / key
 
-    def take(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], Rows | None]:
+    def take(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], Outputs | None]:
         """Give the samples without a row, and the rows of the others, whose images are as they were."""
         self.hashes, self.held = self._hashes(samples), {}
         missing, found = [], []
@@ -84,9 +88,9 @@ class _Store:
             missing.append(some[~same])
             found.append(self._rows(held, places[same]))
         found = [rows for rows in found if len(rows.samples)]
-        return np.concatenate(missing) if missing else samples[:0], join_rows(found, 0.0) if found else None
+        return np.concatenate(missing) if missing else samples[:0], join_outputs(found, 0.0) if found else None
 
-    def keep(self, samples: NDArray[np.int64], rows: Rows) -> None:
+    def keep(self, samples: NDArray[np.int64], rows: Outputs) -> None:
         """Add rows to those that are there, in place of older ones; what the disk refuses is not kept."""
         hashes = self.hashes[np.isin(samples, rows.samples)]
         for number in np.unique(rows.samples // PART).tolist():
@@ -108,10 +112,10 @@ class _Store:
         labels = self.source.labels[samples].astype("<i8")[:, None].view(np.uint8)
         return np.concatenate([content_hashes(Subset(self.source, samples)), labels], axis=1)
 
-    def _rows(self, held: dict[str, NDArray[Any]], places: NDArray[np.int64]) -> Rows:
+    def _rows(self, held: dict[str, NDArray[Any]], places: NDArray[np.int64]) -> Outputs:
         samples = held["samples"][places]
         values = {name: array[places] for name, array in held.items() if name not in ("samples", "hashes")}
-        return Rows(samples=samples, labels=self.source.labels[samples], values=values, reused=len(samples))
+        return Outputs(samples=samples, labels=self.source.labels[samples], values=values, reused=len(samples))
 
     def _read(self, number: int) -> dict[str, NDArray[Any]] | None:
         try:
@@ -127,34 +131,38 @@ class _Store:
         return self.folder / f"{number:06d}.npz"
 
 
-def _rows_of_stretch(
-    model: Model, source: Source, read: Read, how: Pass, samples: NDArray[np.int64], store: _Store | None
-) -> Rows:
+def _outputs_of_stretch(
+    model: Model,
+    source: Source,
+    compute: OutputFunction,
+    options: InferenceOptions,
+    samples: NDArray[np.int64],
+    store: _OutputCache | None,
+) -> Outputs:
     """Take the rows of a stretch from disk, compute those that are not there, and keep them."""
-    group = how.group
+    group = options.group
     if store is None:
-        return compute_rows(model, source, samples, read, how)
+        return compute_outputs(model, source, samples, compute, options)
     missing, held = samples, None
-    with group.main_process_only() as leads:
-        if leads:
+    with group.main_process_only() as writes:
+        if writes:
             missing, held = store.take(samples)
     missing, held = group.broadcast((missing, held))
     if not len(missing) and held is not None:
         return held
-    fresh = compute_rows(model, source, missing, read, how)
-    found = fresh if held is None else join_rows([held, fresh], 0.0)
-    with group.main_process_only() as leads:
-        if leads and len(found.samples):
+    fresh = compute_outputs(model, source, missing, compute, options)
+    found = fresh if held is None else join_outputs([held, fresh], 0.0)
+    with group.main_process_only() as writes:
+        if writes and len(found.samples):
             store.keep(samples, found)
     return found
 
 
-def _from(how: Pass, first: int, count: int) -> Pass:
+def _from(options: InferenceOptions, first: int, count: int) -> InferenceOptions:
     """Give the pass through a part: what it has done is told as of the whole."""
-    tell = how.progress
-    return how if tell is None else replace(how, progress=lambda done, _: tell(first + done, count))
+    return replace(options, progress=lambda done, _: options.progress(first + done, count))
 
 
-def _check_limit(parts: list[Rows], count: int, how: Pass) -> None:
+def _check_limit(parts: list[Outputs], count: int, options: InferenceOptions) -> None:
     bad = [(skip.name, skip.reason) for part in parts for skip in part.skipped]
-    check_limit(bad, len(bad), count, how.limit)
+    check_limit(bad, len(bad), count, options.bad_image_limit)

@@ -1,4 +1,4 @@
-"""Rows of images: each once, in order, used again only where nothing has changed."""
+"""Outputs of images: each once, in order, used again only where nothing has changed."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -14,11 +14,11 @@ from torch import Tensor
 from vitrail.config import Card
 from vitrail.config.card import Preprocessing
 from vitrail.errors import DataError
-from vitrail.evaluation import rows as module
+from vitrail.evaluation import cached as module
 from vitrail.evaluation.answers import read_answers
-from vitrail.evaluation.rows import rows_of
+from vitrail.evaluation.cached import cached_outputs
 from vitrail.models import Model
-from vitrail.runtime.inference import Pass, Rows
+from vitrail.runtime.inference import InferenceOptions, Outputs
 
 
 class Asking:
@@ -40,16 +40,16 @@ def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FEW", 11)
 
 
-def rows(model: Model, source: Pictures, how: Pass | None = None, **asked: Any) -> tuple[Rows, int]:
+def rows(model: Model, source: Pictures, how: InferenceOptions | None = None, **asked: Any) -> tuple[Outputs, int]:
     """Give rows, and how many images the model was asked about."""
     asking = Asking()
-    return rows_of(model, source, "logits", asking, passing() if how is None else how, **asked), asking.images
+    return cached_outputs(model, source, "logits", asking, passing() if how is None else how, **asked), asking.images
 
 
 @pytest.mark.parametrize("batch", [1, 4, 11, 64])
 def test_every_image_has_one_row_in_order_whatever_the_batch(batch: int) -> None:
     model, source = guessing(), Pictures(29)
-    found, asked = rows(model, source, passing(batch=batch))
+    found, asked = rows(model, source, passing(batch_size=batch))
     assert found.samples.tolist() == list(range(29))
     assert found.labels.tolist() == found.values["own"].tolist() == source.labels.tolist()
     np.testing.assert_allclose(found.values["logits"], logits_of(model, source), atol=1e-5)
@@ -64,19 +64,19 @@ def test_rows_are_used_again_and_are_the_same(cache: Path) -> None:
     assert (again.values["logits"] == first.values["logits"]).all()
     assert (again.labels == source.labels).all()
     assert list(cache.rglob("*.npz"))
-    fresh, asked = rows(model, source, passing(keeps=False))
+    fresh, asked = rows(model, source, passing(cache=False))
     assert (asked, fresh.reused) == (29, 0)
 
 
 def test_without_keeping_nothing_is_written(cache: Path) -> None:
-    rows(guessing(), Pictures(7), passing(keeps=False))
+    rows(guessing(), Pictures(7), passing(cache=False))
     assert not cache.exists()
 
 
 def test_a_pass_that_was_stopped_goes_on_where_it_was() -> None:
     model, source = guessing(), Pictures(29)
     with pytest.raises(KeyboardInterrupt):
-        rows_of(model, source, "logits", Asking(stop=24), passing())  # after two parts and some of the third
+        cached_outputs(model, source, "logits", Asking(stop=24), passing())  # after two parts and some of the third
     found, asked = rows(model, source)
     assert (asked, found.reused) == (29 - 22, 22)
     np.testing.assert_allclose(found.values["logits"], logits_of(model, source), atol=1e-5)
@@ -106,7 +106,7 @@ def test_precision_and_kind_have_rows_of_their_own() -> None:
     rows(model, source)
     assert rows(model, source, passing(precision="bfloat16"))[1] == 13
     asking = Asking()
-    rows_of(model, source, "others", asking, passing())
+    cached_outputs(model, source, "others", asking, passing())
     assert asking.images == 13
 
 
@@ -172,13 +172,11 @@ def test_images_that_cannot_be_read_are_left_out_named_and_tried_again() -> None
 
 def test_too_many_that_cannot_be_read_stop_the_pass_with_the_way_out() -> None:
     source = Pictures(29).spoil(3, 5)
-    assert len(rows(guessing(), source, passing(limit=0.07))[0].samples) == 27
-    with pytest.raises(
-        DataError, match=r"2 of 29 images cannot be read, over the limit of 5\.0%.*bad_image_limit=0\.05"
-    ):
-        rows(guessing(), source, passing(limit=0.05))
+    assert len(rows(guessing(), source, passing(bad_image_limit=0.07))[0].samples) == 27
+    with pytest.raises(DataError, match=r"2 of 29 images cannot be read, over the limit of 5\.0%.*--limit"):
+        rows(guessing(), source, passing(bad_image_limit=0.05))
     with pytest.raises(DataError, match="none of the images can be decoded"):
-        rows(guessing(), Pictures(3).spoil(0, 1, 2), replace(passing(), limit=1.0))
+        rows(guessing(), Pictures(3).spoil(0, 1, 2), replace(passing(), bad_image_limit=1.0))
 
 
 def test_some_samples_alone_are_asked_for_and_kept_for_all() -> None:
@@ -222,11 +220,11 @@ def test_cores_that_go_each_their_way_give_the_same_rows(monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "FEW", 1000)
     model, source = guessing(), Pictures(47).spoil(5, 20)
     told: list[int] = []
-    how = passing(keeps=False, progress=lambda done, total: told.append(done))
-    found = rows_of(model, source, "answers", read_answers, how)
+    how = passing(cache=False, progress=lambda done, total: told.append(done))
+    found = cached_outputs(model, source, "answers", read_answers, how)
     assert torch.get_num_threads() == 3
     torch.set_num_threads(1)
-    alone = rows_of(model, source, "answers", read_answers, passing(keeps=False))
+    alone = cached_outputs(model, source, "answers", read_answers, passing(cache=False))
     np.testing.assert_array_equal(found.samples, [index for index in range(47) if index not in (5, 20)])
     assert found.skipped == alone.skipped
     for name, values in alone.values.items():
@@ -248,6 +246,6 @@ def test_one_core_that_fails_stops_the_others(monkeypatch: pytest.MonkeyPatch) -
         return {"labels": labels}
 
     with pytest.raises(RuntimeError, match="broken"):
-        rows_of(guessing(), source, "labels", read, passing(keeps=False))
+        cached_outputs(guessing(), source, "labels", read, passing(cache=False))
     assert asked < 30  # of 100 batches
     assert torch.get_num_threads() == 3

@@ -1,0 +1,245 @@
+"""`vitrail.evaluate`: how good a model is on labeled images, where it errs, and whether another one is better."""
+
+import functools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vitrail.config.check import whole
+from vitrail.data.open import choose_split, open_data
+from vitrail.data.source import Source, Subset
+from vitrail.errors import ConfigError, DataError
+from vitrail.evaluation.answers import answers, check_classifier
+from vitrail.evaluation.labels import Classes, Given, read_labels, read_mapping
+from vitrail.evaluation.report import Subject, predictions, results
+from vitrail.evaluation.report import report as report_of
+from vitrail.evaluation.results import document_of, write_document
+from vitrail.evaluation.tables import tables_of, text_of
+from vitrail.files import write_bytes
+from vitrail.inspection.report import MOST_IMAGES, check_folder, title_of, write_report
+from vitrail.inspection.study import look_at
+from vitrail.inspection.views import spread
+from vitrail.models import Model
+from vitrail.runtime.inference import InferenceOptions, Precision, inference
+from vitrail.runtime.reporter import SILENT, Reporter, harmless
+from vitrail.train.parts import kept_back, was_trained_on, without_held_out
+from vitrail.verbs.opening import (
+    AnyModel,
+    Device,
+    ImageSize,
+    data_name,
+    device_for,
+    model_name,
+    model_path,
+    open_model,
+)
+
+SHOWN = 8  # images of a page where no answer is wrong
+FILES: tuple[str, str] = ("evaluation.json", "predictions.csv")
+CHANGED = "Evaluate on data of the same classes, or give a mapping: which of the model's classes each of the data's is."
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Evaluation:
+    """How good a model is: its numbers, and all of what `vitrail evaluate` prints."""
+
+    accuracy: float
+    interval: tuple[float, float]  # of 95 %
+    images: int  # that count
+    top5: float | None  # None where there are five classes or fewer
+    loss: float | None
+    classes: Sequence[Mapping[str, Any]]  # by class: name, images, accuracy, precision, ...
+    confusion: Sequence[Sequence[int]] | None  # by true class and answer; None where the classes are not the data's
+    worst: Sequence[Mapping[str, Any]]  # the most confident wrong answers
+    predictions: bytes  # a line of CSV for each image
+    found: Mapping[str, Any] = field(repr=False)
+
+    def document(self) -> Mapping[str, Any]:
+        """Give what `vitrail evaluate --json` prints."""
+        return self.found
+
+    def __repr__(self) -> str:
+        return text_of(self.found)
+
+
+class _Opened(NamedTuple):
+    """A model, and what its answers are measured by."""
+
+    name: str
+    model: Model
+    labeled: bool  # whether the data's classes are the model's
+    given: Given | None
+
+
+def evaluate(
+    model: AnyModel,
+    data: object,
+    *,
+    split: str | None = None,
+    against: AnyModel | None = None,
+    labels: str | os.PathLike[str] | None = None,
+    mapping: str | os.PathLike[str] | None = None,
+    worst: int = 10,
+    image_size: ImageSize | None = None,
+    out: str | os.PathLike[str] | None = None,
+    page: str | os.PathLike[str] | None = None,
+    batch_size: int | None = None,
+    workers: int | None = None,
+    device: Device | None = None,
+    precision: Precision = "float32",
+    bad_image_limit: float = 0.01,
+    fresh: bool = False,
+    allow_pipe: bool = False,
+    command: str = "",
+    report: Reporter = SILENT,
+) -> Evaluation:
+    """Measure a classifier on labeled images, each once: accuracy, calibration, classes, confusions, worst mistakes.
+
+    `model` is a name, a file, a run folder or a model in memory, and so is `against`, which is compared with it on the
+    same images. `data` is anything that `vitrail.data.open.open_data` opens. Without `split`, the test split is taken,
+    else val; of a single split, the images that the run kept back from training. `labels` is a JSON file of labels by
+    image (ReaL's), `mapping` one of the model's classes by class of the data (ObjectNet's). `worst` is how many wrong
+    answers to name. `out` is a folder for evaluation.json and predictions.csv; `page` one for the page of
+    `vitrail.inspect` about the mistakes, with both files. Outputs are cached on disk, unless `fresh`.
+    """
+    whole("worst", worst, least=0)
+    if labels is not None and mapping is not None:
+        raise ConfigError("labels and mapping both say what is correct. Give one of them.")
+    name, said_data = model_name(model), data_name(data)
+    out, page = (None if folder is None else Path(folder).expanduser() for folder in (out, page))
+    if page is not None:
+        check_folder(page, title_of(name), FILES)
+    models = [model] if against is None else [model, against]
+    splits = open_data(data, allow_pipe=allow_pipe)
+    source, said, doubts = choose_images(splits, models, said_data, split, mapped=mapping is not None)
+    with inference(
+        device_for(model, device),
+        batch_size=batch_size,
+        workers=workers,
+        bad_image_limit=bad_image_limit,
+        precision=precision,
+        fresh=fresh,
+        report=report,
+    ) as options:
+        for doubt in doubts:
+            options.report.note(doubt)
+        opened = [_open(each, source, labels, mapping, image_size, options) for each in models]
+        first, *others = [_ask(each, source, options) for each in opened]  # after all are known to fit
+        writes = options.group.is_main
+    found = report_of(first, worst=worst, other=others[0] if others else None)
+    setting = {"split": said, "precision": precision, "labels": labels, "mapping": mapping, "image_size": image_size}
+    setting = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in setting.items()}
+    rows = results(found, run=name, data=said_data, setting={key: value for key, value in setting.items() if value})
+    time = {"seconds": round(first.found.seconds, 2), "reused": first.found.reused}
+    document = document_of("evaluate", rows, run=name, data=said_data, split=said, **found, time=time)
+    lines = predictions(first)
+    if writes and page is not None:
+        files = {FILES[0]: (json.dumps(document, indent=2) + "\n").encode(), FILES[1]: lines}
+        _write_page(page, opened[0], source, document, files, command, report)
+    if writes and out is not None and out != page:
+        write_document(out / FILES[0], document)
+        write_bytes(out / FILES[1], lines)
+    return Evaluation(
+        accuracy=found["accuracy"],
+        interval=found["interval"],
+        images=found["images"],
+        top5=found.get("top5"),
+        loss=found.get("loss"),
+        classes=found["classes"],
+        confusion=found.get("confusion", {}).get("matrix"),
+        worst=found["worst"]["images"],
+        predictions=lines,
+        found=document,
+    )
+
+
+def choose_images(
+    splits: Mapping[str, Source], models: Sequence[AnyModel], data: str, split: str | None, *, mapped: bool = False
+) -> tuple[Source, str, list[str]]:
+    """Choose the images to measure models on; say which they are, and what makes their numbers doubtful."""
+    chosen = choose_split(splits, data, split)
+    names, folders = [model_name(model) for model in models], [model_path(model) for model in models]
+    source = splits[chosen] if mapped or folders[0] is None else without_held_out(folders[0], splits[chosen])
+    gone = len(splits[chosen].class_names) - len(source.class_names)
+    more = f", without the {gone} classes that it kept out of training" if gone else ""
+    cuts = [None if folder is None else kept_back(folder, source) for folder in folders]
+    if split is None and chosen in ("all", "train") and any(cuts):
+        kept = [cut[1].indices for cut in cuts if cut is not None]
+        numbers = functools.reduce(np.intersect1d, kept)
+        if not len(numbers):
+            raise DataError("the two runs kept back other images each: there is none that neither was trained on.")
+        more = f"those of {chosen} that the {'run' if len(kept) == 1 else 'two runs'} kept back{more}"
+        unsure = [name for name, cut in zip(names, cuts, strict=True) if cut is None]
+        doubts = [f"{name} may have been trained on these images, which it did not keep back" for name in unsure]
+        return Subset(source, numbers), more, doubts
+    pairs = zip(names, folders, strict=True)
+    trained = [name for name, folder in pairs if folder is not None and was_trained_on(folder, source)]
+    doubts = [f"{name} may have been trained on these images" for name in trained if chosen in ("all", "train")]
+    return source, chosen + more, doubts
+
+
+def _open(
+    model: AnyModel,
+    source: Source,
+    labels: str | os.PathLike[str] | None,
+    mapping: str | os.PathLike[str] | None,
+    image_size: ImageSize | None,
+    options: InferenceOptions,
+) -> _Opened:
+    """Open a model and the labels to measure it by; refuse what does not fit before anything is computed."""
+    opened, name = open_model(model, image_size=image_size, device=options.group.device), model_name(model)
+    check_classifier(opened)
+    count, names = opened.config.classes or 0, opened.card.class_names
+    fits = count == len(source.class_names) and names in (None, source.class_names)
+    if labels is not None:
+        return _Opened(name, opened, fits, read_labels(os.fspath(labels), source, Classes(count, names)))
+    if mapping is not None:
+        return _Opened(name, opened, fits, read_mapping(os.fspath(mapping), source, Classes(count, names)))
+    if names is not None and source.class_names != names:
+        raise DataError(
+            f"the model's classes are not the data's: {', '.join(names[:4])} ... against "
+            f"{', '.join(source.class_names[:4])} ... {CHANGED}"
+        )
+    if not fits:
+        raise DataError(f"the model has {count} classes, the data {len(source.class_names)}. {CHANGED}")
+    if not (source.labels >= 0).any():
+        raise DataError("none of the images has a label. Give a file of labels, or data with a folder for each class.")
+    return _Opened(name, opened, fits, None)
+
+
+def _ask(opened: _Opened, source: Source, options: InferenceOptions) -> Subject:
+    showing = options.showing(f"evaluating {harmless(opened.name)}")
+    return Subject(
+        title=opened.name,
+        found=answers(opened.model, source, showing, labeled=opened.labeled),
+        source=source,
+        class_names=opened.model.card.class_names or (source.class_names if opened.labeled else None),
+        labeled=opened.labeled,
+        given=opened.given,
+    )
+
+
+def _write_page(
+    folder: Path,
+    opened: _Opened,
+    source: Source,
+    document: Mapping[str, Any],
+    files: Mapping[str, bytes],
+    command: str,
+    report: Reporter,
+) -> None:
+    """Write the page of the worst mistakes, with where the model looked; of some images where there are none."""
+    worst = document["worst"]["images"][:MOST_IMAGES]
+    wrong = [row["sample"] for row in worst]
+    chosen = wrong or spread(len(source), SHOWN).tolist()
+    subject, places = look_at(title_of(opened.name), opened.model, source, chosen, wrong, bias=False, report=report)
+    if worst and subject.views is not None and len(places) == len(worst):  # by whatever labels it was measured
+        labels = [row["class"] for row in worst]
+        subject = subject._replace(views=subject.views._replace(labels=labels, verdicts=[False] * len(worst)))
+    tables = tables_of(document)
+    write_report(folder, subject, mistakes=places, tables=tables, beside=files, command=command, report=report)
