@@ -76,9 +76,9 @@ def test_people_see_a_headline_and_where_it_errs_in_80_columns(home: Path, capsy
     low, high = found["interval"]
     line = f"accuracy {found['accuracy']:.2%} of 41 images (test), 95% interval {low:.2%} to {high:.2%}"
     assert line in shown
-    for words in ("among the first five", "loss", "calibration error", "by class", "mistaken most often"):
+    for words in ("top-5 accuracy", "loss", "calibration error", "by class", "mistaken most often"):
         assert words in shown
-    assert f"surest of {found['worst']['wrong']} wrong answers" in shown
+    assert f"most confident of {found['worst']['wrong']} wrong answers" in shown
     assert shown.count(".png") == 3
     assert found["worst"]["images"][0]["name"] in shown
 
@@ -118,7 +118,7 @@ def test_another_model_is_compared_on_the_same_images(home: Path, capsys: pytest
     assert main(["evaluate", str(home / "one"), str(home / "images"), "--against", str(home / "two")]) == 0
     shown = capsys.readouterr().out
     assert f"difference {100 * found['difference']:+.2f} points" in shown
-    assert f"right: both {counts[0]}, only this {counts[1]}, only the other {counts[2]}, neither {counts[3]}" in shown
+    assert f"correct: both {counts[0]}, only this {counts[1]}, only the other {counts[2]}, neither {counts[3]}" in shown
 
 
 def test_labels_of_a_file_take_the_place_of_the_datas(

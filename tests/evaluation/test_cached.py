@@ -173,7 +173,7 @@ def test_images_that_cannot_be_read_are_left_out_named_and_tried_again() -> None
 def test_too_many_that_cannot_be_read_stop_the_pass_with_the_way_out() -> None:
     source = Pictures(29).spoil(3, 5)
     assert len(rows(guessing(), source, passing(bad_image_limit=0.07))[0].samples) == 27
-    with pytest.raises(DataError, match=r"2 of 29 images cannot be read, over the limit of 5\.0%.*--limit"):
+    with pytest.raises(DataError, match=r"2 of 29 images cannot be read, over the limit of 5\.0%.*bad_image_limit"):
         rows(guessing(), source, passing(bad_image_limit=0.05))
     with pytest.raises(DataError, match="none of the images can be decoded"):
         rows(guessing(), Pictures(3).spoil(0, 1, 2), replace(passing(), bad_image_limit=1.0))

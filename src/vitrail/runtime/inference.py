@@ -144,10 +144,8 @@ def _outputs_of_process(
     Cores that share out batches are a fifth faster than cores that share out every product of matrices.
     """
     cores = torch.get_num_threads() if options.group.device.type == "cpu" and options.workers == 0 else 1
-    lanes = int(
-        min(min(row) for row in options.group.all_gather_numbers(cores))
-    )  # as many in every process, which share them out
-    lanes = min(lanes, max(len(part) // (options.batch_size * options.group.world_size), 1))
+    every = [row[0] for row in options.group.all_gather_numbers(cores)]  # lanes are as many in every process
+    lanes = min(int(min(every)), max(len(part) // (options.batch_size * options.group.world_size), 1))
     advance, stop = _counting(options, len(part)), Event()
     if lanes == 1:
         return [_go_through(model, part, compute, options, 0, 1, advance, stop)]
