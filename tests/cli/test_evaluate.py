@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-import sys
+import re
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +21,7 @@ import vitrail
 from vitrail.cli import main
 from vitrail.data.open import open_data
 from vitrail.data.sources.memory import MemorySource
+from vitrail.errors import ConfigError
 from vitrail.evaluation.results import read_results
 from vitrail.train.measure import measure_accuracy
 
@@ -185,11 +186,11 @@ def test_many_classes_are_shown_by_their_worst(tmp_path: Path, capsys: pytest.Ca
 
 
 REFUSALS = [
-    (("--labels", "x.json", "--mapping", "y.json"), "labels are given twice: --labels and --mapping"),
+    (("--labels", "x.json", "--mapping", "y.json"), "labels and mapping both say what is correct"),
     (("--labels", "nowhere.json"), "cannot read nowhere.json: No such file"),
     (("--precision", "fp8"), "precision must be one of 'float32', 'bfloat16'; got 'fp8'"),
-    (("--limit", "1.5"), "limit must be at least 0 and under 1; got 1.5"),
-    (("--batch", "0"), "batch must be a whole number, at least 1; got 0"),
+    (("--limit", "1.5"), "bad_image_limit must be at least 0 and under 1; got 1.5"),
+    (("--batch", "0"), "batch_size must be a whole number, at least 1; got 0"),
     (("--worst", "-1"), "worst must be a whole number, at least 0; got -1"),
     (("--split", "val"), "there is no split 'val'. There are: test."),
     (("--against", "nowhere"), "nowhere"),
@@ -204,7 +205,7 @@ def test_what_is_wrong_is_said_before_anything_is_computed(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("vitrail.evaluation.answers.rows_of", lambda *_: pytest.fail("computes"))
+    monkeypatch.setattr("vitrail.evaluation.answers.cached_outputs", lambda *_: pytest.fail("computes"))
     assert message in refused(capsys, home / "one", home / "images", *options)
 
 
@@ -221,7 +222,7 @@ def test_numbers_that_are_none_are_said(
     model = guessing(names=NAMES)
     with torch.no_grad():
         next(model.head.parameters())[0] = torch.nan
-    monkeypatch.setattr(sys.modules["vitrail.checkpoint.load"], "load", lambda *_, **__: model)
+    monkeypatch.setattr("vitrail.verbs.opening.load", lambda *_, **__: model)
     assert main(["evaluate", "anything", str(home / "images")]) == 0
     assert "41 images have no answer, as the logits are NaN: they count as wrong" in " ".join(
         capsys.readouterr().out.split()
@@ -288,3 +289,42 @@ def test_another_image_size_is_that_of_the_model_loaded_so(home: Path, capsys: p
     assert {name: found[name] for name in expected} == pytest.approx(dict(expected), rel=1e-5)
     assert found["loss"] != evaluated(capsys, home / "one", home / "images")["loss"]
     assert found["results"][0]["setting"]["image_size"] == side
+
+
+def test_the_function_and_the_command_write_the_same_bytes(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluated(capsys, home / "one", home / "images")  # so that both take the same from the cache
+    printed = evaluated(capsys, home / "one", home / "images", "--against", home / "two", "--out", tmp_path / "command")
+    found = vitrail.evaluate(home / "one", home / "images", against=home / "two", out=tmp_path / "function")
+    for name in ("evaluation.json", "predictions.csv"):
+        ours, theirs = ((tmp_path / folder / name).read_bytes() for folder in ("function", "command"))
+        assert without_time(ours) == without_time(theirs)
+    assert json.loads(json.dumps(found.document()["results"])) == printed["results"]
+    assert found.accuracy == printed["accuracy"]
+    assert found.predictions == (tmp_path / "function" / "predictions.csv").read_bytes()
+    assert f"accuracy {found.accuracy:.2%} of 41 images (test)" in repr(found) == str(found)
+    in_memory = vitrail.evaluate(vitrail.load(home / "one"), {"test": open_data(home / "images")["test"]})
+    assert (in_memory.accuracy, in_memory.loss, in_memory.confusion) == (found.accuracy, found.loss, found.confusion)
+    assert in_memory.document()["run"] == str(home / "one")
+
+
+def without_time(data: bytes) -> bytes:
+    """What a file says, without the seconds that it took."""
+    return re.sub(rb'"seconds": [0-9.]+', b"", data)
+
+
+def test_options_of_earlier_versions_work(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new, old = ("--bad-image-limit", "--batch-size"), ("--limit", "--batch")
+    for limit, batch in (new, old):
+        assert evaluated(capsys, home / "one", home / "images", limit, "0.2", batch, "5")["images"] == IMAGES
+    assert main(["evaluate", "--help"]) == 0
+    assert "--limit" not in capsys.readouterr().out
+
+
+def test_a_model_in_memory_keeps_its_size_and_its_device(home: Path) -> None:
+    model = vitrail.load(home / "one")
+    with pytest.raises(ConfigError, match=r"the model reads images of \(8, 12\); got image_size=16"):
+        vitrail.evaluate(model, home / "images", image_size=16)
+    with pytest.raises(ConfigError, match="the model is on cpu; got device=meta"):
+        vitrail.evaluate(model, home / "images", device="meta")

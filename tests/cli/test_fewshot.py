@@ -54,7 +54,7 @@ def test_the_table_says_what_was_learned_from_and_what_was_kept(
     assert main(arguments) == 0
     shown = capsys.readouterr()
     assert "accuracy on 1,000 images of 10 classes, 2 draws" in shown.out
-    for words in ("least squares", "neighbours", "logistic", "l2 1024", "learned from train, tested on test"):
+    for words in ("least squares", "nearest neighbors", "logistic", "l2 1024", "learned from train, tested on test"):
         assert words in shown.out
     assert "features of the test images" in shown.err
     assert all(len(line) <= 80 for line in shown.out.splitlines())
@@ -130,7 +130,7 @@ def test_images_as_the_authors_see_them_are_other_images(
         (["--seeds", ""], "--seeds must be numbers"),
         (["--probes", "svm"], "probes must be"),
         (["--precision", "half"], "precision must be"),
-        (["--batch", "0"], "batch must be"),
+        (["--batch", "0"], "batch_size must be"),
     ],
 )
 def test_wrong_options_are_refused(

@@ -85,7 +85,7 @@ def evaluate(
             batch_size=batch,
             workers=workers,
             device=device,
-            precision=precision,  # pyright: ignore[reportArgumentType]
+            precision=precision,
             bad_image_limit=limit,
             fresh=fresh,
             allow_pipe=allow_pipe,

@@ -25,7 +25,7 @@ from vitrail.inspection.report import MOST_IMAGES, check_folder, title_of, write
 from vitrail.inspection.study import look_at
 from vitrail.inspection.views import spread
 from vitrail.models import Model
-from vitrail.runtime.inference import InferenceOptions, Precision, inference
+from vitrail.runtime.inference import InferenceOptions, inference
 from vitrail.runtime.reporter import SILENT, Reporter, harmless
 from vitrail.train.parts import kept_back, was_trained_on, without_held_out
 from vitrail.verbs.opening import (
@@ -91,7 +91,7 @@ def evaluate(
     batch_size: int | None = None,
     workers: int | None = None,
     device: Device | None = None,
-    precision: Precision = "float32",
+    precision: str = "float32",
     bad_image_limit: float = 0.01,
     fresh: bool = False,
     allow_pipe: bool = False,

@@ -14,7 +14,7 @@ from vitrail.evaluation.results import document_of, over_seeds, write_document
 from vitrail.evaluation.shots import NEIGHBORS, PAPER_L2, PROBES, Settings
 from vitrail.evaluation.tables import text_table
 from vitrail.models.build import first_blocks
-from vitrail.runtime.inference import Precision, inference
+from vitrail.runtime.inference import inference
 from vitrail.runtime.reporter import SILENT, Reporter
 from vitrail.verbs.opening import (
     AnyModel,
@@ -93,7 +93,7 @@ def fewshot(
     batch_size: int | None = None,
     workers: int | None = None,
     device: Device | None = None,
-    precision: Precision = "float32",
+    precision: str = "float32",
     bad_image_limit: float = 0.01,
     fresh: bool = False,
     allow_pipe: bool = False,

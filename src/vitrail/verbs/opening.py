@@ -19,8 +19,6 @@ def open_model(model: AnyModel, *, image_size: ImageSize | None = None, device: 
     """Load a checkpoint; a model in memory stays as it is and where it is."""
     if isinstance(model, str | os.PathLike):
         return load(model, image_size=image_size, device=device)
-    if not isinstance(model, Model):
-        raise ConfigError(f"model must be a name, a file, a run folder or a model; got {type(model).__name__}.")
     if image_size is not None and as_size(image_size) != model.config.image_size:
         raise ConfigError(
             f"the model reads images of {model.config.image_size}; got image_size={image_size}. Load its checkpoint "
@@ -48,8 +46,10 @@ def model_path(model: AnyModel) -> Path | None:
 
 def model_name(model: AnyModel) -> str:
     """Name a model for people and documents: where it comes from, or else what it is."""
-    if not isinstance(model, Model):
+    if isinstance(model, str | os.PathLike):
         return os.fspath(model)
+    if not isinstance(model, Model):
+        raise ConfigError(f"model must be a name, a file, a run folder or a model; got {type(model).__name__}.")
     return model.card.provenance.source if model.card.provenance is not None else name_of(model.config) or "model"
 
 

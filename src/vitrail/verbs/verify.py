@@ -7,7 +7,7 @@ from vitrail.data.open import choose_split, open_data
 from vitrail.evaluation.results import write_document
 from vitrail.evaluation.verification import Verification, curve_table, measure_verification
 from vitrail.files import write_bytes
-from vitrail.runtime.inference import Precision, inference
+from vitrail.runtime.inference import inference
 from vitrail.runtime.reporter import SILENT, Reporter, harmless
 from vitrail.verbs.opening import AnyModel, Device, data_name, device_for, model_name, open_model
 
@@ -25,7 +25,7 @@ def verify(
     batch_size: int | None = None,
     workers: int | None = None,
     device: Device | None = None,
-    precision: Precision = "float32",
+    precision: str = "float32",
     bad_image_limit: float = 0.01,
     fresh: bool = False,
     allow_pipe: bool = False,
