@@ -15,7 +15,7 @@ import vitrail
 from vitrail.data.feed import evaluation_feed
 from vitrail.data.open import open_data
 from vitrail.errors import ConfigError, DataError
-from vitrail.runtime.inference import Pass
+from vitrail.runtime.inference import InferenceOptions
 from vitrail.runtime.reporter import Reporter
 from vitrail.verbs import predict as verbs
 from vitrail.verbs.predictions import save_features
@@ -270,7 +270,7 @@ def test_the_answers_are_those_of_evaluation(photos: Path) -> None:
     from vitrail.evaluation.answers import answers
 
     model, source = guessing(names=NAMES), open_data(photos)["all"]
-    expected = answers(model, source, Pass(group=CPU, batch=16, keeps=False))
+    expected = answers(model, source, InferenceOptions(group=CPU, batch_size=16, cache=False))
     found = vitrail.predict(model, photos)
     assert found.names == [os.path.join(photos, source.name(int(index))) for index in expected.samples]
     for each, classes, shares in zip(found, expected.classes, expected.probabilities, strict=True):

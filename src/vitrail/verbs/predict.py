@@ -16,7 +16,7 @@ from vitrail.data.source import Source
 from vitrail.errors import ConfigError, DataError
 from vitrail.models import Model, eval_mode
 from vitrail.runtime.group import Group, choose_device
-from vitrail.runtime.inference import Pass, compute_rows
+from vitrail.runtime.inference import CPU_BATCH, GPU_BATCH, InferenceOptions, compute_outputs
 from vitrail.runtime.machine import usual_workers
 from vitrail.runtime.reporter import SILENT, Reporter
 from vitrail.verbs.images import gather_images
@@ -25,7 +25,6 @@ from vitrail.verbs.predictions import Embeddings, Failed, Predictions
 Checkpoint = str | os.PathLike[str] | Model  # a name, a file, a run folder, or a model in memory
 ImageSize = int | tuple[int, int]
 Precision = Literal["float32", "bfloat16"]
-CPU_BATCH, GPU_BATCH = 16, 256  # a small one stays in a CPU's cache
 STRETCH = 16_384  # images after which what was found of them is put in its place
 NAMED = 5  # bad images that a message lists
 
@@ -117,9 +116,9 @@ def _run(
     gpu = place.type == "cuda"
     batch = (GPU_BATCH if gpu else CPU_BATCH) if batch_size is None else whole("batch_size", batch_size)
     workers = usual_workers(gpu=gpu) if workers is None else whole("workers", workers, least=0)
-    how = Pass(
+    how = InferenceOptions(
         group=Group(device=place),
-        batch=batch,
+        batch_size=batch,
         workers=min(workers, len(source) // batch),  # no process starts for a few images
         precision=precision,
     )
@@ -140,7 +139,7 @@ def open_model(model: Checkpoint, size: ImageSize | None, device: str | torch.de
     return model
 
 
-def _compute(model: Model, source: Source, parts: Sequence[str], how: Pass, report: Reporter) -> _Found:
+def _compute(model: Model, source: Source, parts: Sequence[str], how: InferenceOptions, report: Reporter) -> _Found:
     """Go through all images; what is held of them are their names and the parts that are asked for."""
     total, precision = len(source), next(model.parameters()).dtype
     widths = {"logits": model.config.classes or 0, "features": model.config.representation}
@@ -153,11 +152,11 @@ def _compute(model: Model, source: Source, parts: Sequence[str], how: Pass, repo
 
     def compute(start: int) -> None:
         def advance(done: int, _: int) -> None:
-            if total > how.batch:
+            if total > how.batch_size:
                 report.progress("predicting", start + done, total)
 
         numbers = np.arange(start, min(start + STRETCH, total))
-        rows = compute_rows(model, source, numbers, read, replace(how, progress=advance))
+        rows = compute_outputs(model, source, numbers, read, replace(how, progress=advance))
         sound = np.ones(len(rows.samples), np.bool_)
         for value in rows.values.values():
             sound &= ~np.isnan(value).any(axis=1)
