@@ -48,7 +48,7 @@ class Settings:
             whole("seeds", seed, least=0)
         for probe in self.probes:
             one_of("probes", probe, PROBES)
-        whole("neighbours", self.neighbors)
+        whole("neighbors", self.neighbors)
         not_negative("l2", self.l2)
         positive("logistic_l2", self.logistic_l2)
 
