@@ -29,6 +29,8 @@ BIT: dict[str, Callable[[Arrays], Arrays]] = {
 }
 OLDER = ("optimiser's target", "big_vision, stacked", "all at once")
 CASES = [(name, how) for name in cases.MODELS if not name.startswith("bit") for how in OLDER]
+# Without a ResNet there are no norms to be wide, and the two are one file.
+CASES = [(name, how) for name, how in CASES if name.startswith("r") or how != "all at once"]
 CASES += [(name, how) for name in cases.MODELS if name.startswith("bit") for how in BIT]
 
 
@@ -40,7 +42,7 @@ def write(path: Path, arrays: Arrays) -> Path:
 @pytest.mark.parametrize(("name", "how"), CASES)
 def test_logits_are_the_authors_under_every_name_and_the_file_comes_back(name: str, how: str, tmp_path: Path) -> None:
     case = cases.read(name)
-    written = (BIT if name.startswith("bit") else VIT)[how](cases.draw_weights(case))
+    written = (BIT if name.startswith("bit") else VIT)[how](cases.weights_of(name))
     path = write(tmp_path / "weights.npz", written)
     model = vitrail.load(path, image_size=tuple(case["size"]))
     images = torch.from_numpy(cases.draw_images(case)).permute(0, 3, 1, 2)
@@ -48,8 +50,7 @@ def test_logits_are_the_authors_under_every_name_and_the_file_comes_back(name: s
         logits = model(images)
     torch.testing.assert_close(logits, torch.tensor(case["answers"]["logits"]), atol=5e-5, rtol=0)
 
-    same_size = vitrail.load(path, image_size=tuple(case["size"])) if name.startswith("bit") else model
-    vitrail.save(same_size, tmp_path / "back.npz", layout="google")
+    vitrail.save(model, tmp_path / "back.npz", layout="google")
     with np.load(tmp_path / "back.npz") as back:
         assert set(back.files) == written.keys()
         for key, array in written.items():

@@ -1,6 +1,9 @@
 """What a model that learns without labels is shown and predicts, as pictures."""
 
 import json
+import shutil
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -133,15 +136,29 @@ RUN = ["--batch", "16", "--workers", "0", "--device", "cpu", "--json", "--quiet"
 RUN += ["--steps", "4", *(word for field in SMALL for word in ("--set", field))]
 
 
+WORDS = {"labels": [], "masked-patch": ["--objective", "masked-patch"], "mae": ["--objective", "mae"]}
+WORDS |= {"next-pixel": ["--objective", "next-pixel", "--set", "image_size=8", "--set", "colours=16"]}
+
+
+@pytest.fixture(scope="module")
+def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Give the folder of a short run of an objective, trained once."""
+
+    @cache
+    def train(word: str) -> Path:
+        run = tmp_path_factory.mktemp(word) / "run"
+        small = [] if word == "next-pixel" else ["--model", "ViT-Ti/7"]
+        assert main(["pretrain", "sample", *WORDS[word], *RUN, *small, "--out", str(run)]) == 0
+        return run
+
+    return train
+
+
 @pytest.mark.parametrize("word", ["masked-patch", "mae", "next-pixel"])
 def test_a_run_is_opened_with_what_predicts_and_so_is_its_checkpoint(
-    word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    word: str, run_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    run = tmp_path / "run"
-    pixels = ["--set", "image_size=8", "--set", "colours=16"]
-    small = pixels if word == "next-pixel" else ["--model", "ViT-Ti/7"]
-    assert main(["pretrain", "sample", "--objective", word, *RUN, *small, "--out", str(run)]) == 0
-    capsys.readouterr()
+    run = run_of(word)
     model = vitrail.load(run)
     found = open_objective(run, model)
     assert found is not None
@@ -161,14 +178,13 @@ def test_a_run_is_opened_with_what_predicts_and_so_is_its_checkpoint(
     assert "What it predicts without labels" in (out / "report.html").read_text()
 
 
-def test_a_model_of_labels_predicts_nothing_and_a_file_that_does_not_fit_is_refused(tmp_path: Path) -> None:
-    labels, masked = tmp_path / "labels", tmp_path / "masked"
-    small = ["--model", "ViT-Ti/7"]
-    assert main(["pretrain", "sample", *RUN, *small, "--out", str(labels)]) == 0
+def test_a_model_of_labels_predicts_nothing_and_a_file_that_does_not_fit_is_refused(
+    run_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    labels, masked = run_of("labels"), Path(shutil.copytree(run_of("mae"), tmp_path / "masked"))
     assert open_objective(labels, vitrail.load(labels)) is None
     assert not (labels / "objective.safetensors").exists()
     assert open_objective("vitrail-ti8", vitrail.load("vitrail-ti8")) is None
-    assert main(["pretrain", "sample", "--objective", "mae", *RUN, *small, "--out", str(masked)]) == 0
     other = family("vit")
     assert isinstance(other, ViT)
     with pytest.raises(CheckpointError, match="does not fit"):

@@ -1,6 +1,7 @@
 """A report: what is written, that its page fits, and that its numbers are those of the functions."""
 
 import base64
+import io
 import json
 import re
 import struct
@@ -20,7 +21,7 @@ from vitrail.cli import main
 from vitrail.config import Learned2DPositions, NoPositions
 from vitrail.data.open import open_images
 from vitrail.errors import ConfigError, DataError, VitrailError
-from vitrail.inspection.drawing import drawings, enlarge
+from vitrail.inspection.drawing import Drawing, drawings, enlarge
 from vitrail.inspection.pictures import pictures_of, small_enough
 from vitrail.inspection.report import in_words, write_report
 from vitrail.inspection.study import Inspected, look, study
@@ -30,11 +31,16 @@ from vitrail.models import Model, ViT
 QUICK = ("vit", "vit-mean", "vit-relative", "hybrid", "bit")
 
 
-@pytest.fixture(autouse=True)
-def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw coarsely, which is faster."""
-    monkeypatch.setattr("vitrail.figures.canvas.DPI", 24)
-    monkeypatch.setattr("vitrail.figures.canvas.LAYOUT", None)
+@pytest.fixture
+def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw nothing, where a test reads words and numbers: an empty picture for every figure."""
+    buffer = io.BytesIO()
+    Image.new("RGB", (31, 29)).save(buffer, "PNG")
+
+    def sketches(*given: Any) -> list[Drawing]:
+        return [drawing._replace(draw=lambda _: buffer.getvalue()) for drawing in drawings(*given)]
+
+    monkeypatch.setattr("vitrail.inspection.report.drawings", sketches)
 
 
 def looked(model: Model, count: int = 5) -> Inspected:
@@ -69,6 +75,7 @@ def test_every_family_has_a_report(name: str, tmp_path: Path) -> None:
     assert made.bytes == made.page.stat().st_size < 25_000_000
 
 
+@pytest.mark.usefixtures("sketched")
 def test_the_page_holds_the_weights_that_functions_give(tmp_path: Path) -> None:
     model = family("vit")
     subject = looked(model)
@@ -102,6 +109,7 @@ def test_the_page_holds_the_weights_that_functions_give(tmp_path: Path) -> None:
     assert numbers["dropped"]["cosine"][0] == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.usefixtures("sketched")
 def test_labels_of_other_classes_are_neither_right_nor_wrong(tmp_path: Path) -> None:
     model = guessing(names=NAMES)
     pixels = torch.zeros(2, 3, *model.config.image_size, dtype=torch.uint8)
@@ -138,6 +146,7 @@ def test_any_name_can_be_drawn(tmp_path: Path) -> None:
     assert len(read(made.page)["images"]) == 4
 
 
+@pytest.mark.usefixtures("sketched")
 def test_a_report_replaces_its_own_and_nothing_else(tmp_path: Path) -> None:
     seen, out = Inspected("one", family("vit")), tmp_path / "out"
     write_report(out, seen)
@@ -315,6 +324,7 @@ def inspected(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dic
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.usefixtures("sketched")
 def test_the_command_writes_a_page_with_mistakes(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -348,6 +358,7 @@ def test_the_function_and_the_command_write_the_same_files(
     assert str(made).startswith(f"{len(made.figures)} figures in {two}")
 
 
+@pytest.mark.usefixtures("sketched")
 def test_a_model_in_memory_is_looked_into(home: Path, tmp_path: Path) -> None:
     model = guessing(names=NAMES).train()
     made = vitrail.inspect(model, home / "loose" / "1.png", out=tmp_path / "out", bias=False)
@@ -357,6 +368,7 @@ def test_a_model_in_memory_is_looked_into(home: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("labeled", [False, True])
+@pytest.mark.usefixtures("sketched")
 def test_images_in_memory_are_looked_at(labeled: bool, home: Path, tmp_path: Path) -> None:
     pixels = [np.full((20, 30, 3), level, np.uint8) for level in (0, 120, 240)]
     mixed = [home / "loose" / "0.png", Image.fromarray(pixels[1]), pixels[2]]
@@ -367,6 +379,7 @@ def test_images_in_memory_are_looked_at(labeled: bool, home: Path, tmp_path: Pat
     assert all(image["top"] for image in shown)
 
 
+@pytest.mark.usefixtures("sketched")
 def test_another_model_is_put_beside(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = inspected(
         capsys, home / "run", home / "images", "--against", home / "other", "--out", tmp_path, "--images", "5"
@@ -381,6 +394,7 @@ def test_without_images_the_weights_are_shown(home: Path, tmp_path: Path, capsys
     assert read(Path(found["page"]))["images"] == []
 
 
+@pytest.mark.usefixtures("sketched")
 def test_loose_files_and_one_file_can_be_looked_at(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -407,6 +421,7 @@ def test_bad_input_is_refused_before_anything_is_computed(
         assert not out.exists()
 
 
+@pytest.mark.usefixtures("sketched")
 def test_an_evaluation_links_to_where_the_model_looked(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -438,6 +453,7 @@ def test_the_page_of_sixteen_images_and_two_base_models_stays_under_25_megabytes
     assert document["images"][0]["attention"]["rows"] == 14
 
 
+@pytest.mark.usefixtures("sketched")
 def test_one_bad_image_among_many_is_left_out(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_folder(tmp_path / "images" / "test", Pictures(33))
     last = sorted((tmp_path / "images" / "test").rglob("*.*"))[-1]
@@ -446,6 +462,7 @@ def test_one_bad_image_among_many_is_left_out(home: Path, tmp_path: Path, capsys
     assert inspected(capsys, *arguments)["images"] in (5, 6)
 
 
+@pytest.mark.usefixtures("sketched")
 def test_a_model_without_names_has_those_of_the_data(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -457,6 +474,7 @@ def test_a_model_without_names_has_those_of_the_data(
     assert all(image["right"] is not None for image in images)
 
 
+@pytest.mark.usefixtures("sketched")
 def test_mistakes_by_other_labels_are_shown_as_mistakes(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -483,6 +501,7 @@ def test_names_of_folders_tell_checkpoints_apart() -> None:
     assert titles_of("a/one.npz", "b/two") == ["one", "two"]
 
 
+@pytest.mark.usefixtures("sketched")
 def test_a_split_without_images_and_loose_images_are_told(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import zlib
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,15 @@ MODELS = sorted(path.stem for path in FOLDER.glob("*.json") if not path.stem.sta
 
 def read(name: str) -> Any:
     return json.loads((FOLDER / f"{name}.json").read_text())
+
+
+@lru_cache(maxsize=1)
+def weights_of(name: str) -> dict[str, np.ndarray]:
+    """Draw the weights of a case once for the tests that follow one another; they are not to be written to."""
+    drawn = draw_weights(read(name))
+    for array in drawn.values():
+        array.flags.writeable = False
+    return drawn
 
 
 def draw_weights(case: dict[str, Any]) -> dict[str, np.ndarray]:

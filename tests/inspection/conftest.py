@@ -1,0 +1,10 @@
+"""What tests of pictures share."""
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw coarsely, which is faster."""
+    monkeypatch.setattr("vitrail.figures.canvas.DPI", 24)
+    monkeypatch.setattr("vitrail.figures.canvas.LAYOUT", None)
