@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from warm import Python, warm
 
 ROOT = Path(__file__).parents[1]
@@ -53,6 +54,7 @@ def test_a_snippet_runs_and_its_shapes_are_true(snippet: str, python: Python, tm
     shapes = re.findall(r"^\(?(\w+),?\)? = .*#.*\[([\d, ]+)\]$", snippet, flags=re.MULTILINE)
     assert shapes or snippet not in README
     checks = "".join(f"\nassert list({name}.shape) == [{shape}], {name}.shape" for name, shape in shapes)
+    Image.effect_noise((320, 240), 60).convert("RGB").save(tmp_path / "photo.jpg")
     run = python(snippet + checks, tmp_path)
     assert run.status == 0, run.err
 

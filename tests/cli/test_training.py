@@ -86,7 +86,7 @@ def test_a_run_goes_on_from_its_own_result(finished: Path, tmp_path: Path, capsy
     assert "the recipe finetune/small, as the model is small and the images are few" in shown.err
     assert json.loads(shown.out)["finished"] is True
     resolved = json.loads((tmp_path / "two" / "training.json").read_text())["training"]
-    assert (resolved["optimiser"]["kind"], resolved["layer_decay"], resolved["clip"]) == ("adam", 0.75, 1.0)
+    assert (resolved["optimizer"]["kind"], resolved["layer_decay"], resolved["clip_norm"]) == ("adam", 0.75, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_run_goes_on_from_its_own_result(finished: Path, tmp_path: Path, capsy
     [
         (["nowhere"], "there is no data at 'nowhere'"),
         (["sample", "--recipe", "scrach"], "Did you mean 'scratch'?"),
-        (["sample", "--set", "rat=1"], "Did you mean 'rate'?"),
+        (["sample", "--set", "rat=1"], "Did you mean 'learning_rate'?"),
         (["sample", "--set", "optimiser.decay=x"], "must be a number"),
         (["sample", "--steps", "3", "--epochs", "2"], "given twice"),
         (["sample", "--steps", "3", "--set", "steps=2"], "given twice"),
@@ -183,8 +183,8 @@ def test_settings_of_any_optimizer_wait_for_the_recipe_that_is_chosen(
     command += ["--set", "image_size=16", "--workers", "0", "--out"]
     for name, setting in (("a", "momentum=0.8"), ("b", "optimiser=sgd")):
         assert main([*command, str(tmp_path / name), "--set", setting]) == 0
-        found = json.loads((tmp_path / name / "resolved.json").read_text())["training"]["optimiser"]
-        assert (found["kind"], found["rate"]) == ("sgd", 0.01)  # as it says that it chose
+        found = json.loads((tmp_path / name / "resolved.json").read_text())["training"]["optimizer"]
+        assert (found["kind"], found["learning_rate"]) == ("sgd", 0.01)  # as it says that it chose
         assert "SGD at 0.01" in " ".join(capsys.readouterr().err.split())
     assert main([*command, str(tmp_path / "c"), "--set", "betas=0.9,0.95"]) == 1
-    assert "'betas' is a field of optimiser=adam; here optimiser is sgd" in " ".join(capsys.readouterr().err.split())
+    assert "'betas' is a field of optimizer=adam; here optimizer is sgd" in " ".join(capsys.readouterr().err.split())

@@ -135,7 +135,7 @@ def test_a_taken_name_is_refused_before_anything_is_written(tmp_path: Path) -> N
     path = tmp_path / "model"
     path.mkdir()
     saved(path, "one")
-    with pytest.raises(CheckpointError, match=r"exists already and is not empty\. Choose another name, or say overw"):
+    with pytest.raises(CheckpointError, match=r"exists already and is not empty\. Choose another name, or give overw"):
         saved(path, "two")
     assert (path / "config.json").read_text() == "one"
     saved(path, "two", overwrite=True)

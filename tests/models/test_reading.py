@@ -49,5 +49,5 @@ def test_a_training_step_enters_little_more() -> None:
         f"models/{name}.py" for name in ("vit", "encoder", "positions", "inputs")
     }
     assert {name for name in files if name.startswith("ops/")} <= {
-        f"ops/{name}.py" for name in ("attention", "patches", "dropout", "losses", "order", "constants")
+        f"ops/{name}.py" for name in ("attention", "patches", "random", "losses", "constants")
     }

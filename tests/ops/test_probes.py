@@ -19,7 +19,7 @@ def clouds(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(centers[labels] + generator.normal(size=(count, 6))).float(), torch.from_numpy(labels)
 
 
-@pytest.mark.parametrize("neighbours", [1, 5, 20])
+@pytest.mark.parametrize("neighbors", [1, 5, 20])
 @pytest.mark.parametrize("at_once", [7 * 83, 2**24])
 def test_votes_are_scikit_learns(neighbors: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "MOST", at_once)

@@ -52,7 +52,7 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_it_used(
     assert ended.status == 0, ended.said
     assert f"step-000000009 is damaged and now step-000000009.damaged-1: {stopped}" in ended.said
     assert name in ended.said
-    assert "going on from step 7 of 12" in ended.said
+    assert "resuming from step 7 of 12" in ended.said
     assert (stopped / "checkpoints" / "step-000000009.damaged-1").is_dir()
     assert result(stopped) == wanted
 
@@ -84,7 +84,7 @@ def test_a_log_that_lost_its_end_is_said_and_keeps_whole_lines(
     path = stopped / "log.jsonl"
     os.truncate(path, path.stat().st_size - 20)
     ended = runs(arguments(images, stopped))
-    assert "log.jsonl lacks its last 20 bytes before step 9: going on" in ended.said
+    assert "log.jsonl lacks its last 20 bytes before step 9: resuming" in ended.said
     found = log(stopped)
     assert [line["step"] for line in found] == [3, 6, 7, 12, 12]
     assert [line for line in wanted["log"] if line["step"] != 9] == found
@@ -186,7 +186,7 @@ def test_a_permission_that_is_lost_is_said(runs: Runs, images: Path, wanted: dic
     ("more", "said"),
     [
         (("--seed", "3"), "training.seed was 0, is 3"),
-        (("--set", "smoothing=0.2"), "training.smoothing was 0.1, is 0.2"),
+        (("--set", "smoothing=0.2"), "training.label_smoothing was 0.1, is 0.2"),
         (("--set", "model.epsilon=1e-5"), "changes.epsilon was None, is 1e-05"),
     ],
 )

@@ -43,7 +43,9 @@ def check_equal(one: Path, other: Path) -> None:
     assert len(lines) == len(others)
     for line, same in zip(lines, others, strict=True):
         for name, value in line.items():
-            assert same[name] == (pytest.approx(value, rel=1e-4) if name in ("loss", "norm", "test_loss") else value)
+            assert same[name] == (
+                pytest.approx(value, rel=1e-4) if name in ("loss", "grad_norm", "test_loss") else value
+            )
     assert steps_of(one) == steps_of(other)
 
 
@@ -108,7 +110,7 @@ def test_a_run_goes_on_with_another_number_and_kind_of_processes(
     assert ended[0].status == 130, ended
     assert 4 in steps_of(out)
     said = all_end(runs, together(images, out, parallel=then[1]), ranks=then[0])[0]
-    assert "going on from step 4 of 8" in said
+    assert "resuming from step 4 of 8" in said
     assert (f"processes {then[0]}, where it was {first[0]}" in said) == (first[0] != then[0])
     shutil.rmtree(out / "checkpoints" / "step-000000004", ignore_errors=True)
     check_equal(alone, out)
@@ -140,7 +142,7 @@ def test_where_the_first_process_fails_all_end_with_its_reason(
     assert [one.status for one in ended] == [1, 1], ended
     assert reason in ended[0].said
     assert "Traceback" not in ended[0].said + ended[1].said
-    assert f"the leading process failed: {'' if where == 'save' else out}" in " ".join(ended[1].said.split())
+    assert f"the main process failed: {'' if where == 'save' else out}" in " ".join(ended[1].said.split())
     assert reason in ended[1].said
 
 
@@ -153,7 +155,7 @@ def test_damaged_checkpoints_are_found_by_one_process_for_all(
     (out / "checkpoints" / "step-000000007" / "state.json").write_text("{}")
     said = all_end(runs, together(images, out))[0]
     assert "step-000000007 is damaged" in said
-    assert "going on from step 5 of 8" in said
+    assert "resuming from step 5 of 8" in said
     check_equal(alone, out)
     assert leftovers(out) == []
 

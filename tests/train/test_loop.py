@@ -307,7 +307,7 @@ def test_numbers_that_are_not_finite_stop_the_run_before_the_update(tmp_path: Pa
     text = str(caught.value)
     assert text.startswith(f"step 2, samples {some} and others: the loss is ")
     assert ("loss is nan" in text) == (where == "loss")
-    for advice in ("nothing was updated", "rate", "warm up longer", "--set clip=1", "float32", "vitrail data check"):
+    for advice in ("nothing was updated", "rate", "raise warmup_steps", "clip_norm=1", "float32", "vitrail data check"):
         assert advice in text
     assert state.step == 2
     after = weights_of(made)
@@ -343,7 +343,7 @@ def test_a_micro_batch_that_does_not_fit_is_halved_and_the_result_is_the_same(tm
 def test_one_image_that_does_not_fit_ends_the_run(tmp_path: Path) -> None:
     made = ready(tmp_path, images_of(12), batch_size=5)
     seen = refusing(made, lambda count, images: True)
-    with pytest.raises(ConfigError, match=r"1 images at a time do not fit .* Say --set micro_batch="):
+    with pytest.raises(ConfigError, match=r"1 images at a time do not fit .* Set micro_batch to fewer"):
         take(made, 1)
     assert seen == [5, 3, 2, 1]
 

@@ -64,7 +64,9 @@ def test_micro_batches_and_filling_up_change_nothing(tmp_path: Path) -> None:
 def test_a_margin_learns_eight_images_by_heart(tmp_path: Path) -> None:
     source = images_of(8)
     schedule = Schedule(curve="cosine", warmup_steps=5)
-    config = training(optimizer=Adam(learning_rate=3e-3), schedule=schedule, steps=80, batch=8, clip=1.0, **ARC)
+    config = training(
+        optimizer=Adam(learning_rate=3e-3), schedule=schedule, steps=80, **(ARC | {"batch_size": 8, "clip_norm": 1.0})
+    )
     outcome = run(task(tmp_path / "run", source, config, val=source), SILENT)
     assert outcome.metrics["accuracy"] == 1
 

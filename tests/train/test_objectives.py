@@ -167,4 +167,4 @@ def test_commands_that_measure_accuracy_take_labels_alone(capsys: pytest.Capture
     for command in (["transfer", "sample"], ["vtab", "nowhere"]):
         assert main([*command, "--model", "vitrail-ti8", "--set", "objective=mae"]) == 1
         said = " ".join(capsys.readouterr().err.split())
-        assert "labels are what is learned; got objective mae. Pre-train with vitrail pretrain --objective mae" in said
+        assert "labels are what is learned; got objective mae. Pre-train with objective=mae" in said

@@ -45,7 +45,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, seconds: float, probing: float = 0.
 
 def test_evaluations_and_spare_time_are_taken_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, 0.5)
-    steps, why = pace.steps_within(task(tmp_path / "a", dev=0.1), 600)
+    steps, why = pace.steps_within(task(tmp_path / "a", validation_share=0.1), 600)
     # 1,800 images an epoch and 200 evaluated after it, 1,000 at the end, each a third of one that is trained on.
     expected = (600 * 0.95 - 0.5 / 16 * 1000 / 3) / (0.5 * (1 + 200 / 3 / 1800))
     assert steps == pytest.approx(expected, abs=2)
@@ -60,7 +60,7 @@ def test_probes_are_taken_off(
     changes: dict[str, int], taken: float, each: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend(monkeypatch, 0.5, probing=3.0)
-    steps, _ = pace.steps_within(task(tmp_path / "a", dev=0.0, **changes), 600)
+    steps, _ = pace.steps_within(task(tmp_path / "a", validation_share=0.0, **changes), 600)
     # 1,000 images are evaluated at the end, each a third of one that is trained on.
     assert steps == pytest.approx((600 * 0.95 - 0.5 / 16 * 1000 / 3 - taken) / (0.5 + each), abs=2)
 
@@ -76,7 +76,7 @@ def test_too_little_time_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_trial_leaves_nothing_and_tells_a_steps_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    each, probing = pace._trial(task(tmp_path / "run", dev=0.1))
+    each, probing = pace._trial(task(tmp_path / "run", validation_share=0.1))
     assert 0 < each < 5
     assert probing == 0
     left = [path.name for path in tmp_path.iterdir()]
@@ -90,7 +90,7 @@ def test_a_trial_probes_once_and_tells_its_time(tmp_path: Path) -> None:
         time.sleep(0.3)
         return {"linear": 0.5}
 
-    each, probing = pace._trial(task(tmp_path / "run", dev=0.1, probe_every=2), probe)
+    each, probing = pace._trial(task(tmp_path / "run", validation_share=0.1, probe_every=2), probe)
     assert 0.3 <= probing < 0.6
     assert 0 < each < 5
 
@@ -126,10 +126,10 @@ def test_a_command_of_minutes_ends_in_time_and_goes_on_as_it_began(
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--steps", "5"], "a run's length is given twice: --minutes and steps. Give one."),
-        (["--epochs", "5"], "a run's length is given twice: --minutes and epochs. Give one."),
+        (["--steps", "5"], "a run's length is given twice: minutes and steps. Give one."),
+        (["--epochs", "5"], "a run's length is given twice: minutes and epochs. Give one."),
         (["--set", "steps=5"], "a run's length is given twice"),
-        (["--minutes", "0"], "--minutes must be more than 0; got 0."),
+        (["--minutes", "0"], "minutes must be more than 0; got 0."),
     ],
 )
 def test_what_contradicts_the_minutes_is_refused(
@@ -145,4 +145,4 @@ def test_several_processes_are_told_to_say_steps(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert main(["finetune", "sample", "--out", str(tmp_path / "run"), "--minutes", "1"]) == 1
-    assert "Say --steps or --epochs with torchrun" in " ".join(capsys.readouterr().err.split())
+    assert "Give steps or epochs with torchrun" in " ".join(capsys.readouterr().err.split())

@@ -43,7 +43,7 @@ def probed(runs: Runs, images: Path, tmp_path_factory: pytest.TempPathFactory) -
     said = " ".join(ended.said.split())
     assert f"features are probed with {known} and {3 * TEST + 3} images of {images}: learned from train" in said
     last = probes(out)[-1]
-    words = f"features {last['fewshot_10']:.2%} from 10 of every class, {last['linear']:.2%} from all"
+    words = f"features {last['fewshot_10']:.2%} from 10 images a class, {last['linear']:.2%} from all"
     assert f"step 12: {words}, of {3 * TEST + 3} probe images" in said
     return out
 
@@ -154,7 +154,7 @@ def test_two_processes_probe_the_weights_that_they_save(
 @pytest.mark.parametrize(
     ("probe", "message"),
     [
-        ("nowhere", r"--probe needs labelled images. nowhere: there is no data at 'nowhere'"),
+        ("nowhere", r"features are probed with labelled images. nowhere: there is no data at 'nowhere'"),
         ("loose", r"expected a folder for each class with images in it"),
         ("alone", r"there is one class alone: nothing to tell apart. Give images of two classes or more"),
     ],

@@ -96,7 +96,7 @@ def test_a_checkpoint_is_fine_tuned_by_table_4(count: int, steps: int, warmup: i
     assert source.reads == 0
     assert batch_for(count) == batch
     assert choice.rates == ((0.001, 0.003, 0.01, 0.03) if count < 500_000 else (0.003, 0.01, 0.03, 0.06))
-    told = choose(source, "some.npz", pretrained=True, has_val=True, given=["optimiser.rate"]).reasons
+    told = choose(source, "some.npz", pretrained=True, has_val=True, given=["learning_rate"]).reasons
     assert "Table 4's SGD, cosine, clip 1, zero head" in told
 
 

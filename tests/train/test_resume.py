@@ -88,7 +88,7 @@ def test_a_signal_to_the_whole_group_saves_at_the_current_step(
     assert "interrupted at step 4 of 12, and saved" in ended.said
     assert steps_of(out) == [4]
     ended = runs(arguments(images, out))
-    assert "going on from step 4 of 12" in ended.said
+    assert "resuming from step 4 of 12" in ended.said
     assert "rounding" not in ended.said
     assert result(out) == wanted
 

@@ -243,7 +243,7 @@ def test_the_command_refuses_such_a_model_before_images_are_hashed(
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("images were hashed")
 
-    monkeypatch.setattr("vitrail.train.begin.content_hashes", fail)
+    monkeypatch.setattr("vitrail.train.folder.content_hashes", fail)
     monkeypatch.setattr("vitrail.data.splits.content_hashes", fail)
     pack(images_of(40), tmp_path / "flat", 8, overwrite=False)
     data, out = str(tmp_path / "flat"), tmp_path / "run"

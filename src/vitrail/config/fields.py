@@ -282,9 +282,16 @@ def _present(value: object, hint: object) -> object:
 
 
 def _hint(kind: type, values: Mapping[str, object], name: str) -> object:
-    """Give the type of the field that a name means."""
+    """Give the type of the field that a name means, also of a part that is of another kind here: `make` refuses it."""
+    leaf = name.rpartition(".")[2]
+    parts = [part for hint in hints(kind).values() for part in parts_of(hint).values()]
     while name not in hints(kind):
-        part, name = _reach(kind, values, name)
+        try:
+            part, name = _reach(kind, values, name)
+        except ConfigError:
+            if elsewhere := [hints(other)[leaf] for other in parts if leaf in hints(other) and "." not in name]:
+                return elsewhere[0]
+            raise
         whole = _present(values[part], hints(kind)[part])
         kind, values = type(whole), values_of(whole)
     return hints(kind)[name]

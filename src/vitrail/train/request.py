@@ -20,7 +20,7 @@ from vitrail.errors import ConfigError, DataError
 from vitrail.runtime.machine import has_gpu, usual_workers
 from vitrail.train.objective import Objective
 from vitrail.train.parts import training_split
-from vitrail.train.task import AnyModel, Start, Task, is_checkpoint, known_config
+from vitrail.train.task import AnyModel, Start, Task, check_name, is_checkpoint, known_config
 
 LOOKED_AT = 64  # images whose sides are read
 # A fresh ViT by the middle side of the images: up to this, the image size, the patch.
@@ -81,6 +81,8 @@ def read_request(
     fields: Mapping[str, Any],
 ) -> TrainRequest:
     """Read what is asked, `field=value` texts and values alike, each once; fields of the model are model.FIELD."""
+    if isinstance(model, str):
+        check_name(model)
     base = recipe(recipe_name or "scratch", examples=1).training
     own = fields.get("objective")
     own = own if isinstance(own, Objective) else None

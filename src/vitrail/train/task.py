@@ -63,10 +63,17 @@ def open_start(model: AnyModel | None) -> Start | None:
         return ModelInMemory(model)
     if not isinstance(model, str) or is_checkpoint(model):
         return open_checkpoint(model)
+    check_name(model)
+    return None
+
+
+def check_name(model: str) -> None:
+    """Refuse what is neither a checkpoint that is there nor a name of the zoo."""
+    if is_checkpoint(model):
+        return
     if Path(model).suffix or model.startswith((".", "~", os.sep)):
         raise CheckpointError(f"there is no file {model}. Check the path; names are those of vitrail.names().")
     parse(model)
-    return None
 
 
 def is_checkpoint(model: str) -> bool:
