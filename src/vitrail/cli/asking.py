@@ -11,8 +11,8 @@ from typing import Annotated, TypeVar
 import typer
 from rich.console import Console
 
-from vitrail.cli.render import harmless
 from vitrail.errors import ConfigError
+from vitrail.runtime.reporter import harmless
 
 Number = TypeVar("Number", int, float)
 

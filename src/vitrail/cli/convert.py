@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from vitrail.cli.describe import GridOption, Json, Settings
-from vitrail.cli.render import harmless, working
 from vitrail.cli.sizes import read_pair, read_size
+from vitrail.runtime.reporter import harmless, reporting
 
 Source = Annotated[
     str, typer.Argument(metavar="IN", help="A file or folder of weights, https://..., or hf:OWNER/NAME.")
@@ -56,7 +56,7 @@ def convert(
     import vitrail
     from vitrail.checkpoint import read_fields
 
-    with working("converting ..."):
+    with reporting() as report, report.working("converting"):
         written = vitrail.convert(
             source,
             target,

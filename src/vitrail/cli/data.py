@@ -6,8 +6,9 @@ import typer
 
 from vitrail.cli.asking import Quiet
 from vitrail.cli.describe import Json
-from vitrail.cli.render import harmless, show
+from vitrail.cli.render import show
 from vitrail.cli.sizes import read_size
+from vitrail.runtime.reporter import harmless
 
 Where = Annotated[
     str,

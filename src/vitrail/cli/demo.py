@@ -8,7 +8,8 @@ import typer
 
 from vitrail.cli.asking import Device, Quiet, program, same_again
 from vitrail.cli.describe import Json
-from vitrail.cli.render import harmless, said_command, show
+from vitrail.cli.render import said_command, show
+from vitrail.runtime.reporter import harmless
 
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
 Out = Annotated[

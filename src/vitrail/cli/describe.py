@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from vitrail.cli.render import harmless, working
 from vitrail.cli.sizes import read_pair, read_size
+from vitrail.runtime.reporter import harmless, reporting
 
 Source = Annotated[
     str, typer.Argument(metavar="FILE", help="A file or folder of weights, https://..., or hf:OWNER/NAME.")
@@ -36,6 +36,6 @@ def describe(
     import vitrail
     from vitrail.checkpoint import read_fields
 
-    with working("reading ..."):
+    with reporting() as report, report.working("reading"):
         found = vitrail.describe(source, image_size=size, grid=shape, **read_fields(settings or []))
     typer.echo(json.dumps(found.document(), indent=2) if as_json else harmless(found.text(tensors=tensors)))

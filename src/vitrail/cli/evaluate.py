@@ -20,7 +20,8 @@ from vitrail.cli.measuring import (
     Split,
     Workers,
 )
-from vitrail.cli.render import harmless, is_main, said_command, show
+from vitrail.cli.render import is_main, said_command, show
+from vitrail.runtime.reporter import harmless
 
 Against = Annotated[str | None, typer.Option(metavar="RUN", help="Compare with this other model, on the same images.")]
 Labels = Annotated[

@@ -25,7 +25,8 @@ from vitrail.cli.asking import (
 )
 from vitrail.cli.data import Pipe, Where
 from vitrail.cli.describe import Json
-from vitrail.cli.render import harmless, said_command
+from vitrail.cli.render import said_command
+from vitrail.runtime.reporter import harmless
 
 if TYPE_CHECKING:
     from vitrail.verbs.training import Run

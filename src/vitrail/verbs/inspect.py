@@ -22,14 +22,14 @@ from vitrail.inspection.views import choose_images
 from vitrail.models import Model
 from vitrail.runtime.reporter import SILENT, Reporter
 from vitrail.verbs.images import gather_images
-from vitrail.verbs.predict import Checkpoint, ImageSize, open_model
+from vitrail.verbs.opening import AnyModel, ImageSize, open_model
 
 
 def inspect(
-    model: Checkpoint,
+    model: AnyModel,
     images: object = None,
     *,
-    against: Checkpoint | None = None,
+    against: AnyModel | None = None,
     out: str | os.PathLike[str] | None = None,
     split: str | None = None,
     image_size: ImageSize | None = None,
@@ -94,14 +94,14 @@ def _open(images: object, split: str | None, report: Reporter, *, allow_pipe: bo
     return splits[choose_split(splits, str(images), split)]
 
 
-def titles_of(model: Checkpoint, against: Checkpoint | None) -> list[str]:
+def titles_of(model: AnyModel, against: AnyModel | None) -> list[str]:
     """Name two models shortly, unless that is one name."""
     both = [model] if against is None else [model, against]
     short = [_title(each) for each in both]
     return short if len({*short}) == len(short) else [_source(each) or _title(each) for each in both]
 
 
-def _title(model: Checkpoint) -> str:
+def _title(model: AnyModel) -> str:
     return (
         title_of(source)
         if (source := _source(model))
@@ -109,14 +109,14 @@ def _title(model: Checkpoint) -> str:
     )
 
 
-def _source(model: Checkpoint) -> str:
+def _source(model: AnyModel) -> str:
     """Give where a model comes from; nothing where that is not known."""
     if not isinstance(model, Model):
         return os.fspath(model)
     return "" if model.card.provenance is None else model.card.provenance.source
 
 
-def slug_of(model: Checkpoint) -> str:
+def slug_of(model: AnyModel) -> str:
     """Give a name for a folder, which holds the folder of a path too."""
     parts = Path((_source(model) or _title(model)).rstrip("/")).with_suffix("").parts[-2:]
     return re.sub(r"[^A-Za-z0-9.-]+", "-", "-".join(parts)).strip("-") or "model"

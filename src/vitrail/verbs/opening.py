@@ -9,21 +9,25 @@ from vitrail.checkpoint.load import load
 from vitrail.config import as_size, name_of
 from vitrail.errors import ConfigError
 from vitrail.models import Model
+from vitrail.runtime.group import choose_device
 
 AnyModel = str | os.PathLike[str] | Model  # a name, a file, a run folder, or a model in memory
 ImageSize = int | tuple[int, int]
 Device = str | torch.device
 
 
-def open_model(model: AnyModel, *, image_size: ImageSize | None = None, device: Device | None = None) -> Model:
+def open_model(model: AnyModel, image_size: ImageSize | None = None, device: Device | None = None) -> Model:
     """Load a checkpoint; a model in memory stays as it is and where it is."""
     if isinstance(model, str | os.PathLike):
-        return load(model, image_size=image_size, device=device)
-    if image_size is not None and as_size(image_size) != model.config.image_size:
+        return load(model, image_size=image_size, device=choose_device(device))
+    if not isinstance(model, Model):
+        raise ConfigError(f"model must be a name, a file, a run folder or a model; got {type(model).__name__}.")
+    own = model.config.image_size
+    if image_size is not None and as_size(image_size) != own:
         raise ConfigError(
-            f"the model reads images of {model.config.image_size}; got image_size={image_size}. Load its checkpoint "
-            "with vitrail.load(FILE, image_size=...), or leave image_size out."
+            f"the model reads images of {own}; got image_size={image_size}. Give that to vitrail.load instead."
         )
+    device_for(model, device)
     return model
 
 

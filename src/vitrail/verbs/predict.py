@@ -1,6 +1,5 @@
 """`vitrail.predict` and `vitrail.embed`: what a model says of images, and what it makes of them."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple, TypedDict, Unpack
@@ -10,20 +9,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.checkpoint.load import load
 from vitrail.config.check import one_of, whole
 from vitrail.data.source import Source
 from vitrail.errors import ConfigError, DataError
 from vitrail.models import Model, eval_mode
-from vitrail.runtime.group import Group, choose_device
+from vitrail.runtime.group import Group
 from vitrail.runtime.inference import CPU_BATCH, GPU_BATCH, InferenceOptions, compute_outputs
 from vitrail.runtime.machine import usual_workers
 from vitrail.runtime.reporter import SILENT, Reporter
 from vitrail.verbs.images import gather_images
+from vitrail.verbs.opening import AnyModel, ImageSize, open_model
 from vitrail.verbs.predictions import Embeddings, Failed, Predictions
 
-Checkpoint = str | os.PathLike[str] | Model  # a name, a file, a run folder, or a model in memory
-ImageSize = int | tuple[int, int]
 Precision = Literal["float32", "bfloat16"]
 STRETCH = 16_384  # images after which what was found of them is put in its place
 NAMED = 5  # bad images that a message lists
@@ -41,7 +38,7 @@ class Options(TypedDict, total=False):
 
 
 def predict(
-    model: Checkpoint, images: object, *, top: int = 5, features: bool = False, **options: Unpack[Options]
+    model: AnyModel, images: object, *, top: int = 5, features: bool = False, **options: Unpack[Options]
 ) -> Predictions:
     """Classify images: a path or many, folders with all in them, globs, bytes, PIL images, arrays, tensors, a source.
 
@@ -62,7 +59,7 @@ def predict(
     )
 
 
-def embed(model: Checkpoint, images: object, **options: Unpack[Options]) -> Float[Tensor, "N D"]:
+def embed(model: AnyModel, images: object, **options: Unpack[Options]) -> Float[Tensor, "N D"]:
     """Give what the classifier reads of each image, a row each, in the order given; float32 on the CPU.
 
     Options are those of `predict`. Images that cannot be read raise a DataError with their names, since a row that is
@@ -78,7 +75,7 @@ def embed(model: Checkpoint, images: object, **options: Unpack[Options]) -> Floa
     return found.features
 
 
-def embeddings(model: Checkpoint, images: object, **options: Unpack[Options]) -> Embeddings:
+def embeddings(model: AnyModel, images: object, **options: Unpack[Options]) -> Embeddings:
     """Give the features of every image that can be read, with their names, and the images that cannot be."""
     found = _run(model, images, ("features",), **options)
     return Embeddings(names=found.names, features=found.values["features"], failed=found.failed)
@@ -92,7 +89,7 @@ class _Found(NamedTuple):
 
 
 def _run(
-    model: Checkpoint,
+    model: AnyModel,
     images: object,
     parts: Sequence[str],
     *,
@@ -123,20 +120,6 @@ def _run(
         precision=precision,
     )
     return _compute(model, source, parts, how, report)
-
-
-def open_model(model: Checkpoint, size: ImageSize | None, device: str | torch.device | None) -> Model:
-    """Load a checkpoint; a model in memory stays as it is and where it is."""
-    if isinstance(model, str | os.PathLike):
-        return load(model, image_size=size, device=choose_device(device))
-    if not isinstance(model, Model):
-        raise ConfigError(f"model must be a name, a file, a run folder or a model; got {type(model).__name__}.")
-    own, place = model.config.image_size, next(model.parameters()).device
-    if size not in (None, own) and (size, size) != own:
-        raise ConfigError(f"the model reads images of {own}; got image_size={size}. Give that to vitrail.load instead.")
-    if device is not None and choose_device(device).type != place.type:
-        raise ConfigError(f"the model is on {place}; got device={device}. Move it, model.to(...), or leave device out.")
-    return model
 
 
 def _compute(model: Model, source: Source, parts: Sequence[str], how: InferenceOptions, report: Reporter) -> _Found:
