@@ -112,7 +112,7 @@ def test_what_cannot_be_is_refused_before_anything_is_computed(
     def never(*arguments: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(verbs, "compute_rows", never)
+    monkeypatch.setattr(verbs, "compute_outputs", never)
     run, photos = home / "run", home / "photos"
     assert "there is no image at" in refused(capsys, run, tmp_path / "nothing.jpg")
     assert "has none" in refused(capsys, run, tmp_path)
@@ -134,7 +134,7 @@ def test_an_interrupted_command_writes_nothing(
         raise KeyboardInterrupt
 
     (tmp_path / "a.csv").write_text("older")
-    monkeypatch.setattr(verbs, "compute_rows", interrupt)
+    monkeypatch.setattr(verbs, "compute_outputs", interrupt)
     shown(capsys, home / "run", home / "photos", "--csv", tmp_path / "a.csv", status=130)
     assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == ["a.csv"]
     assert (tmp_path / "a.csv").read_text() == "older"
