@@ -111,7 +111,7 @@ def test_json_is_read_strictly() -> None:
 
 
 def test_what_is_given_twice_is_refused() -> None:
-    with pytest.raises(ConfigError, match="depth is set twice"):
+    with pytest.raises(ConfigError, match="depth is given twice"):
         set_on("ViT-B/16", "depth=3", "depth=4")
     with pytest.raises(ConfigError, match=r"stem\.patch is given twice"):
         set_on("ViT-B/16", "patch=8", "stem.patch=4")

@@ -85,15 +85,17 @@ def reach(config: ModelConfig, name: str) -> object:
     return getattr(found, name)
 
 
-def read_settings(kind: type, values: Mapping[str, object], settings: Iterable[str]) -> dict[str, object]:
-    """Read `field=value` texts into changes; parts are those of `values` unless a setting changes them."""
-    pairs: dict[str, str] = {}
+def read_settings(
+    kind: type, values: Mapping[str, object], settings: Iterable[str], given: Mapping[str, object] | None = None
+) -> dict[str, object]:
+    """Read `field=value` texts, and values that are given, into changes of fields that `values` or a change has."""
+    pairs: dict[str, Any] = dict(given or {})
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals or not name.strip():
             raise ConfigError(f"a setting is FIELD=VALUE, such as depth=6; got {setting!r}.")
         if name.strip() in pairs:
-            raise ConfigError(f"{name.strip()} is set twice. Set it once.")
+            raise ConfigError(f"{name.strip()} is given twice. Give it once.")
         pairs[name.strip()] = text.strip()
     pairs = meant(kind, values, pairs)
     changes: dict[str, object] = {
@@ -297,9 +299,9 @@ def _hint(kind: type, values: Mapping[str, object], name: str) -> object:
     return hints(kind)[name]
 
 
-def _read(name: str, text: str, hint: Any) -> object:  # noqa: ANN401
-    """Read a value of this type from text."""
-    if parts_of(hint):
+def _read(name: str, text: Any, hint: Any) -> object:  # noqa: ANN401
+    """Read a value of this type from text; what is no text is a value already."""
+    if parts_of(hint) or not isinstance(text, str):
         return text
     options = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     if NoneType in options and text.lower() == "none":

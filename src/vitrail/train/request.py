@@ -32,6 +32,7 @@ SMALL_MODEL = 10_000_000  # parameters under which a checkpoint is not one of th
 PIXELS = "ViT-Ti/1"  # whose patches are pixels
 TABLE_4 = ((20_000, "finetune/pets"), (500_000, "finetune/cifar10"))  # else as ImageNet
 DEV = ((20_000, 0.1), (500_000, 0.02))  # as the paper: of Pets and Flowers, of CIFAR; else 1 % as of ImageNet
+EVERY_PART = "R50+ViT-B/16"  # has every part that a field of a checkpoint's model may be in
 Kind = Literal["pretrain", "finetune", "transfer", "vtab"]
 
 
@@ -83,29 +84,34 @@ def read_request(
     """Read what is asked, `field=value` texts and values alike, each once; fields of the model are model.FIELD."""
     if isinstance(model, str):
         check_name(model)
-    base = recipe(recipe_name or "scratch", examples=1).training
     own = fields.get("objective")
     own = own if isinstance(own, Objective) else None
-    texts = [text for text in settings if not text.startswith("model.")]
-    given = read_settings(Training, values_of(base), texts)
-    for name, value in fields.items():
-        if value is None or value is own or name.startswith("model."):
-            continue
-        if (name := mean(Training, {}, name)) in {mean(Training, {}, other) for other in given}:
-            raise ConfigError(f"{name} is given twice. Give it once.")
-        given[name] = value
-    if "steps" in given and "epochs" in given:
-        raise ConfigError("a run's length is given twice: steps and epochs. Give one.")
-    theirs = read_settings(
-        *(row(model) if isinstance(model, str) and not is_checkpoint(model) else (ViTConfig, {})),
-        [text.removeprefix("model.") for text in settings if text.startswith("model.")],
-    )
-    theirs |= {name.removeprefix("model."): value for name, value in fields.items() if name.startswith("model.")}
-    if "classes" in {*theirs, *given}:
+    given = {name: value for name, value in fields.items() if value is not None and value is not own}
+    names = {name.strip() for name in (*given, *(text.partition("=")[0] for text in settings))}
+    if any(mean(ViTConfig, {}, name.removeprefix("model.")) == "classes" for name in names):
         raise ConfigError("the data decides the number of classes. Leave classes out.")
+    of_model = {name.removeprefix("model."): value for name, value in given.items() if name.startswith("model.")}
+    texts = [text.removeprefix("model.") for text in settings if text.startswith("model.")]
+    zoo = isinstance(model, str) and not is_checkpoint(model)
+    theirs = read_settings(*row(model if zoo else EVERY_PART), texts, of_model)
+    given = {name: value for name, value in given.items() if not name.startswith("model.")}
+    ours = _read_training(recipe_name, [text for text in settings if not text.startswith("model.")], given)
+    if "steps" in ours and "epochs" in ours:
+        raise ConfigError("a run's length is given twice: steps and epochs. Give one.")
     return TrainRequest(
-        kind=kind, data=data, model=model, recipe=recipe_name, fields=given, model_fields=theirs, objective=own
+        kind=kind, data=data, model=model, recipe=recipe_name, fields=ours, model_fields=theirs, objective=own
     )
+
+
+def _read_training(name: str | None, settings: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Refuse fields that the recipe cannot have; where it is chosen later, those that none of the usual ones has."""
+    refused: list[ConfigError] = []
+    for each in ("scratch", "finetune/imagenet") if name is None else (name,):
+        try:
+            return read_settings(Training, values_of(recipe(each, examples=1).training), settings, given)
+        except ConfigError as error:
+            refused.append(error)
+    raise refused[0]
 
 
 def choose_recipe(
