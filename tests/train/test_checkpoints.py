@@ -65,7 +65,7 @@ def test_where_all_are_damaged_the_run_begins_anew(
     ended = runs(arguments(images, stopped))
     assert ended.said.count("is damaged and now") == 2
     assert "no checkpoint is left: beginning anew" in ended.said
-    assert "going on" not in ended.said
+    assert "resuming" not in ended.said
     assert result(stopped) == wanted
 
 

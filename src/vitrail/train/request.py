@@ -92,8 +92,8 @@ def read_request(
         raise ConfigError("the data decides the number of classes. Leave classes out.")
     of_model = {name.removeprefix("model."): value for name, value in given.items() if name.startswith("model.")}
     texts = [text.removeprefix("model.") for text in settings if text.startswith("model.")]
-    zoo = isinstance(model, str) and not is_checkpoint(model)
-    theirs = read_settings(*row(model if zoo else EVERY_PART), texts, of_model)
+    named = model if isinstance(model, str) and not is_checkpoint(model) else EVERY_PART
+    theirs = read_settings(*row(named), texts, of_model)
     given = {name: value for name, value in given.items() if not name.startswith("model.")}
     ours = _read_training(recipe_name, [text for text in settings if not text.startswith("model.")], given)
     if "steps" in ours and "epochs" in ours:
