@@ -184,8 +184,9 @@ def unscale(images: Float[Tensor, "B C H W"], preprocessing: Preprocessing) -> F
 
 
 def _of(preprocessing: Preprocessing, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    scaling = preprocessing.for_channels(channels)
-    return scaling.mean, scaling.deviation
+    if len(preprocessing.mean) not in (1, channels):
+        preprocessing = preprocessing.for_channels(channels)
+    return preprocessing.mean, preprocessing.deviation
 
 
 @constant
