@@ -1,4 +1,4 @@
-"""Count the source files that a fine-tuning run enters before its loop and in one batch, and how often it opens weights.
+"""Count the source files that a fine-tuning run enters before its loop and in one batch, and opens of its weights.
 
 python benchmarks/walk.py PHOTOS [MODEL]
 """
