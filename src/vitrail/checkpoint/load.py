@@ -233,7 +233,7 @@ class ModelInMemory:
     def sha256(self) -> str:
         """A digest of the weights."""
         held = {name: tensor.detach().cpu() for name, tensor in self.source.state_dict().items()}
-        return fingerprint_of("\0".join(held), *(part.contiguous().view(torch.uint8).numpy() for part in held.values()))
+        return fingerprint_of("\0".join(held), *(part.reshape(-1).view(torch.uint8).numpy() for part in held.values()))
 
 
 def assemble(config: ModelConfig, weights: Weights) -> Model:

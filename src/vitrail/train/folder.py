@@ -11,7 +11,9 @@ from typing import IO, Any
 import numpy as np
 
 from vitrail.checkpoint.run_folder import BEGUN, RUN_FILES, checkpoints_of, read_document, write_documents
+from vitrail.config import ViTConfig
 from vitrail.config.codec import complete, encode
+from vitrail.config.fields import meant
 from vitrail.data.source import Source, Subset
 from vitrail.data.sources.remote import RemoteShards
 from vitrail.data.splits import content_hashes
@@ -44,6 +46,7 @@ def begin(task: Task) -> None:
         return
     begun = read_document(task.out / BEGUN)
     begun["training"] = complete(begun.get("training"))
+    begun["changes"] = meant(ViTConfig, {}, begun.get("changes") or {})
     asked |= {name: begun.get(name) for name in ("contents", "weights") if name not in begun}  # of an older run
     if differing := sorted(differences(begun, json.loads(json.dumps(asked)))):
         raise ConfigError(
