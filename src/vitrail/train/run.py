@@ -22,7 +22,7 @@ from vitrail.files import writing
 from vitrail.runtime.group import Group, joined
 from vitrail.runtime.reporter import Reporter
 from vitrail.train.checkpoints import check, read_into
-from vitrail.train.chores import check_finite
+from vitrail.train.chores import Evaluation, check_finite
 from vitrail.train.folder import DONE, LEFT_OUT, RESOLVED, begin, make_folder, read_done, run_lock
 from vitrail.train.loop import train
 from vitrail.train.parts import (
@@ -101,6 +101,8 @@ def run(task: Task, report: Reporter, probe: Probe | None = None, callbacks: Seq
         plan.interrupted, plan.stopped = stack.enter_context(listening(report)), watched.stop.is_set
         watched.record({"kind": "begin", "step": state.step, "steps": plan.steps, "batch": plan.config.batch_size})
         finished = train(plan, state, ready.chores)
+        if group.world_size == 1 and watched.stop.is_set() and state.step < plan.steps:
+            measure_last(ready)
         metrics = finish(task, ready, parts, group, report) if finished else state.metrics
         ready.journal.close()
         return Outcome(
@@ -113,6 +115,13 @@ def run(task: Task, report: Reporter, probe: Probe | None = None, callbacks: Seq
             labeled=labeled,
             interrupted=plan.interrupted(),
         )
+
+
+def measure_last(ready: Ready) -> None:
+    """Measure what a run keeps that a callback ended on seeing its log, which is written after a step's evaluation."""
+    for chore in ready.chores:
+        if isinstance(chore, Evaluation) and ready.state.step % chore.every:
+            chore(ready.state, ends=True, interrupted=False)
 
 
 def cut_parts(task: Task, group: Group, report: Reporter, *, labels: bool) -> Parts:
