@@ -1,22 +1,24 @@
-"""Images a second through crop, flip, RandAugment and Mixup: `python benchmarks/augment.py [--device cuda]`.
+"""Images a second through flip, RandAugment and Mixup: `python benchmarks/augment.py [--device cuda]`.
 
-Packed images of 64 pixels, uint8, lie on the device, as after a copy of a packed file; each step crops every image and
-resizes it back to 64, flips, applies RandAugment (2, 15) and Mixup, and gives float32 images and soft targets. Each
-stage is also timed alone. A figure is the median of the repeats, with the lowest and highest.
+Packed images of 64 pixels, uint8, lie on the device, as after a copy of a packed file; each step flips, applies
+RandAugment (2, 15) and Mixup, and gives float32 images and soft targets. Each stage is also timed alone. A figure is
+the median of the repeats, with the lowest and highest.
 """
 
 import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
 from timing import settle
 
-from vitrail.config.card import Preprocessing
+from vitrail.config import Preprocessing
 from vitrail.config.recipe import Augmentation, RandAugment
-from vitrail.data.transforms import crop_resize, draw_slots, finish, inception_boxes
+from vitrail.data.source import Batch
+from vitrail.data.transforms.finish import BatchTransform
 from vitrail.data.transforms.randaugment import randaugment, slots
 from vitrail.ops.random import Purpose, draws
 
@@ -50,27 +52,24 @@ def stages(device: torch.device, batch: int, side: int) -> dict[str, Callable[[i
     labels = torch.arange(batch, device=device) % CLASSES
     config = Augmentation(randaugment=RandAugment(layers=2, magnitude=15), mixup=0.2)
     plain = Augmentation(mixup=0.2)
-    counts = draw_slots(config)
-    sides = np.full(batch, side)
 
     def samples(step: int) -> np.ndarray:
         return np.arange(step * batch, (step + 1) * batch)
-
-    def crop(step: int) -> torch.Tensor:
-        u = draws(samples(step), counts[Purpose.CROP], 0, 0, Purpose.CROP)
-        return crop_resize(images, inception_boxes(sides, sides, u, config.crop_area, config.aspect), (side, side))
 
     def rand(step: int) -> torch.Tensor:
         part = config.randaugment or RandAugment()
         return randaugment(images, draws(samples(step), slots(part), 0, 0, Purpose.RANDAUGMENT), part)
 
-    def rest(step: int) -> object:
-        return finish(images, labels, samples(step), samples(step), plain, Preprocessing(), CLASSES, 0, 0)
+    def finish(step: int, augmentation: Augmentation) -> Batch:
+        numbers = torch.from_numpy(samples(step))
+        given = Batch(images, labels, numbers, numbers, numbers[:0], epoch=0, step=step, skipped=())
+        return BatchTransform(augmentation, Preprocessing(), CLASSES, 0)(given)
 
-    def everything(step: int) -> object:
-        return finish(crop(step), labels, samples(step), samples(step), config, Preprocessing(), CLASSES, 0, 0)
-
-    return {"crop": crop, "RandAugment": rand, "flip and Mixup": rest, "everything": everything}
+    return {
+        "RandAugment": rand,
+        "flip and Mixup": partial(finish, augmentation=plain),
+        "everything": partial(finish, augmentation=config),
+    }
 
 
 def rate(step: Callable[[int], object], device: torch.device, seconds: float) -> float:

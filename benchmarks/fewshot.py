@@ -17,10 +17,9 @@ from vitrail.data.open import open_data
 from vitrail.evaluation.features import few_shot_table
 from vitrail.evaluation.shots import Settings
 from vitrail.models import create
-from vitrail.runtime.group import Group
 from vitrail.runtime.inference import CPU_BATCH, InferenceOptions
-from vitrail.runtime.machine import usual_workers
-from vitrail.verbs.bench import photograph
+from vitrail.runtime.machine import Group, usual_workers
+from vitrail.verbs.data import photograph
 
 
 def main() -> None:

@@ -16,9 +16,9 @@ import torch
 
 from vitrail.config.recipe import Augmentation
 from vitrail.data.decode import encode
-from vitrail.data.feed import TrainTransform
-from vitrail.data.loader import Loader
+from vitrail.data.feed import Loader
 from vitrail.data.open import open_split
+from vitrail.data.transforms.resize import TrainTransform
 
 
 def resident(process: int) -> int:

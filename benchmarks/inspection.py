@@ -44,7 +44,7 @@ def main() -> None:
     found = study(model, views, maps=True, bias=True)
     looked = time.perf_counter() - start
     with tempfile.TemporaryDirectory() as folder:
-        report = write_report(Path(folder), Inspected(arguments.model, model, views, found))
+        report = write_report(Path(folder), Inspected(arguments.model, model, found))
     whole = time.perf_counter() - start
     after = forward(model, views)
     passes = (before + after) / 2

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vitrail.config import ModelConfig
-    from vitrail.ops.cost.memory import Step
+    from vitrail.ops.cost.counts import Step
 
 CASES = {
     "cpu": [
@@ -74,7 +74,7 @@ def measure(case: str, device: str) -> dict[str, float]:
     import torch
 
     from vitrail.config import parse, read_settings, row
-    from vitrail.ops.cost.memory import Step, peak_memory
+    from vitrail.ops.cost.counts import Step, peak_memory
 
     name, kind, options, settings = read(case)
     config = parse(name, read_settings(*row(name), settings))

@@ -16,10 +16,10 @@ from timing import rate
 
 from vitrail.config.objective import Labels, MaskedAutoencoder, MaskedPatches, Objective
 from vitrail.config.recipe import Adam, Training
-from vitrail.data.loader import Batch
+from vitrail.data.source import Batch
 from vitrail.models import create
-from vitrail.train.optimizer import build_optimizer
 from vitrail.train.prepare import build_objective
+from vitrail.train.state import build_optimizer
 
 CLASSES = 1000
 OBJECTIVES: dict[str, Objective] = {

@@ -12,8 +12,8 @@ from vitrail.config import Card
 from vitrail.data.decode import ImageError, Pixels
 from vitrail.data.sources.memory import MemorySource
 from vitrail.models import Model, create
-from vitrail.runtime.group import Group
 from vitrail.runtime.inference import InferenceOptions
+from vitrail.runtime.machine import Group
 
 NAMES = tuple("abcdefg")
 HEIGHT, WIDTH = 8, 12

@@ -160,6 +160,8 @@ def free_port() -> int:
 
 def serve() -> None:
     """Fork a run for each line that comes in; answer with its exit statuses."""
+    import torch._dynamo  # noqa: F401, which the first step of each run would import
+
     import vitrail.verbs.training  # noqa: F401
     from vitrail.cli import main
 

@@ -1,7 +1,7 @@
 """The commands and snippets of README and of docs/, executed."""
 
 import re
-import shutil
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +14,10 @@ from warm import Python, warm
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 PAGES = [README, *(page.read_text() for page in sorted((ROOT / "docs").glob("*.md")))]
+
+
+VITRAIL = ".venv/bin/vitrail "
+TAKES_SECONDS = re.compile(r"vitrail (finetune|transfer|vtab|inspect) ")  # and has tests of its own
 
 
 def blocks(language: str) -> list[str]:
@@ -30,23 +34,50 @@ def test_the_two_commands_come_first() -> None:
 
 
 @pytest.mark.skipif(Path(sys.prefix) != ROOT / ".venv", reason="make has an environment of its own")
-@pytest.mark.parametrize("command", commands())
+@pytest.mark.parametrize("command", [line for line in commands() if not line.startswith(VITRAIL)])
 def test_a_command_runs(command: str) -> None:
     if command == "make test":  # which runs this test
         command = "make --dry-run test"
     if command == "make demo":  # which takes two minutes: tests/cli/test_training.py runs it
         command = "make --dry-run demo"
-    if "runs/first" in command:  # as on a new machine
-        shutil.rmtree(ROOT / "runs" / "first", ignore_errors=True)
     run = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.strip()
 
 
 @pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a folder with what commands name."""
+    folder = tmp_path_factory.mktemp("home")
+    (folder / "docs").symlink_to(ROOT / "docs")
+    return folder
+
+
+@pytest.fixture(scope="module")
 def python() -> Iterator[Python]:
     with warm() as python:
         yield python
+
+
+def test_the_command_is_installed() -> None:
+    run = subprocess.run([Path(sys.prefix) / "bin" / "vitrail", "bench", "--help"], capture_output=True, check=True)
+    assert run.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(line, marks=[pytest.mark.slow] if TAKES_SECONDS.search(line) else [])
+        for line in commands()
+        if line.startswith(VITRAIL)
+    ],
+)
+def test_a_command_of_vitrail_runs(line: str, python: Python, home: Path) -> None:
+    for command in line.split(" && "):
+        words = shlex.split(command.removeprefix(VITRAIL))
+        run = python(f"from vitrail.cli import main\nassert main({words!r}) == 0", home)
+        assert run.status == 0, run.out + run.err
+        assert run.out.strip()
 
 
 @pytest.mark.parametrize("snippet", blocks("python"))

@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from vitrail.errors import ShapeError as ShapeError
     from vitrail.errors import VitrailError as VitrailError
     from vitrail.models import create as create
-    from vitrail.verbs.bench import bench as bench
+    from vitrail.verbs.data import bench as bench
     from vitrail.verbs.data import check_data as check_data
     from vitrail.verbs.data import pack_data as pack_data
     from vitrail.verbs.demo import demo as demo
     from vitrail.verbs.evaluate import evaluate as evaluate
-    from vitrail.verbs.fewshot import fewshot as fewshot
+    from vitrail.verbs.features import fewshot as fewshot
+    from vitrail.verbs.features import verify as verify
     from vitrail.verbs.inspect import inspect as inspect
     from vitrail.verbs.plan import plan as plan
     from vitrail.verbs.predict import embed as embed
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from vitrail.verbs.training import pretrain as pretrain
     from vitrail.verbs.transfer import transfer as transfer
     from vitrail.verbs.transfer import vtab as vtab
-    from vitrail.verbs.verify import verify as verify
 
 __version__ = "0.1.0"
 
@@ -52,17 +52,15 @@ _NAMES = {
     "vitrail.config": "names",
     "vitrail.errors": "CheckpointError ConfigError DataError ShapeError VitrailError",
     "vitrail.models": "create",
-    "vitrail.verbs.bench": "bench",
-    "vitrail.verbs.data": "check_data pack_data",
+    "vitrail.verbs.data": "bench check_data pack_data",
     "vitrail.verbs.demo": "demo",
     "vitrail.verbs.evaluate": "evaluate",
-    "vitrail.verbs.fewshot": "fewshot",
+    "vitrail.verbs.features": "fewshot verify",
     "vitrail.verbs.inspect": "inspect",
     "vitrail.verbs.plan": "plan",
     "vitrail.verbs.predict": "embed predict",
     "vitrail.verbs.training": "Run finetune pretrain",
     "vitrail.verbs.transfer": "transfer vtab",
-    "vitrail.verbs.verify": "verify",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 # Parts whose functions are called by their own names: vitrail.evaluation.fewshot.

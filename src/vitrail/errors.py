@@ -1,6 +1,6 @@
 """The few errors that Vitrail raises; each message says what was expected, what came, and what to do."""
 
-WITHOUT_LABELS = "vitrail pretrain --objective masked-patch (or mae, next-pixel) learns without labels."
+WITHOUT_LABELS = "pre-training learns without labels: objective=masked-patch (or mae, next-pixel)."
 
 
 class VitrailError(Exception):

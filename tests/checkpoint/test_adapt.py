@@ -13,7 +13,7 @@ from vitrail.checkpoint.adapt import adapt, change_channels, change_patch, chang
 from vitrail.config import ViTConfig, override
 from vitrail.errors import CheckpointError, ConfigError, ShapeError
 from vitrail.models import Model
-from vitrail.ops import resample_patches
+from vitrail.ops.patches import resample_patches
 
 
 def weights_of(model: Model) -> dict[str, torch.Tensor]:
@@ -166,5 +166,5 @@ def test_what_cannot_be_asked_is_refused_before_any_work(tmp_path: Path) -> None
     with pytest.raises(ConfigError, match="channels must be a whole number"):
         vitrail.load(tmp_path / "run", channels=0)
     vitrail.save(family("bit"), tmp_path / "bit")
-    with pytest.raises(ConfigError, match="a BiTConfig has no field 'patch'"):
+    with pytest.raises(ConfigError, match="BiTConfig has no field 'patch'"):
         vitrail.load(tmp_path / "bit", patch=8)

@@ -32,6 +32,7 @@ CASES = [(name, how) for name in cases.MODELS if not name.startswith("bit") for 
 # Without a ResNet there are no norms to be wide, and the two are one file.
 CASES = [(name, how) for name, how in CASES if name.startswith("r") or how != "all at once"]
 CASES += [(name, how) for name in cases.MODELS if name.startswith("bit") for how in BIT]
+LARGE = ("vit_b32_gap_224", "r26_s32_224", "bit_r50x1_epsilon")  # under their first names they are in test_load.py
 
 
 def write(path: Path, arrays: Arrays) -> Path:
@@ -39,7 +40,9 @@ def write(path: Path, arrays: Arrays) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("name", "how"), CASES)
+@pytest.mark.parametrize(
+    ("name", "how"), [pytest.param(*case, marks=[pytest.mark.slow] if case[0] in LARGE else []) for case in CASES]
+)
 def test_logits_are_the_authors_under_every_name_and_the_file_comes_back(name: str, how: str, tmp_path: Path) -> None:
     case = cases.read(name)
     written = (BIT if name.startswith("bit") else VIT)[how](cases.weights_of(name))

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch._utils import _rebuild_tensor_v2
 
 import vitrail
-from vitrail.checkpoint.reading import open_archive
+from vitrail.checkpoint.archives.base import open_archive
 from vitrail.config import encode
 from vitrail.errors import CheckpointError, ConfigError
 
@@ -41,7 +41,7 @@ REBUILD = _rebuild_tensor_v2
 GUARD = """
 import json, resource, signal, sys
 import torch, vitrail
-from vitrail.checkpoint.reading import open_archive
+from vitrail.checkpoint.archives.base import open_archive
 def field(name):
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(name))
 def truncated(path, **asked):
@@ -1275,9 +1275,9 @@ def test_an_absurd_card_of_a_run_folder_is_refused(
 def test_a_dialect_from_a_run_folder_is_checked_before_it_is_spoken(
     untyped: None, layout: str, folder: Path, tmp_path: Path
 ) -> None:
-    from vitrail.checkpoint.layouts import find_layout
+    from vitrail.checkpoint.load import LAYOUTS
 
-    usual = dict(find_layout(layout).dialect(family("vit").config))
+    usual = dict(LAYOUTS[layout].dialect(family("vit").config))
     suffix = {"google": "out.npz", "timm": "out.pth", "torchvision": "out.pth", "hf": "out"}[layout]
     for name in usual:
         for index, value in enumerate(("nonsense", 5, [], None, "../../x")):

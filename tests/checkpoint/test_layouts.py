@@ -316,7 +316,7 @@ def test_home_is_a_place_and_missing_folders_are_made(tmp_path: Path, monkeypatc
 def test_many_threads_may_read_one_archive(tmp_path: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    from vitrail.checkpoint.reading import open_archive
+    from vitrail.checkpoint.archives.base import open_archive
 
     model = family("vit", image_size=(20, 20), activation="gelu")
     vitrail.save(model, tmp_path / "w.npz", layout="google", lossy=True)

@@ -15,7 +15,7 @@ import vitrail
 from vitrail.config import BiTConfig, HybridStem, PatchStem, ViTConfig
 from vitrail.errors import ConfigError
 from vitrail.models import ViT
-from vitrail.ops import resample_positions
+from vitrail.ops.positions import resample_positions
 
 SMALL: dict[str, Any] = {"width": 24, "depth": 2, "heads": 3, "mlp": 40, "patch": 4, "classes": 7}
 

@@ -1,6 +1,7 @@
 """Files of other libraries give the logits that those libraries give, at their own size, in rectangles and resized."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import vitrail
+from vitrail.checkpoint.adapt import Request
 from vitrail.checkpoint.archives.base import Archive, Entry
-from vitrail.checkpoint.layouts.base import FileHints
-from vitrail.checkpoint.reading import Recognized, recognize
+from vitrail.checkpoint.load import recognize
 from vitrail.checkpoint.run_folder import Location
 from vitrail.config import BiTConfig, HybridStem, ModelConfig, ViTConfig
 from vitrail.errors import CheckpointError
@@ -46,7 +47,9 @@ TIMM: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", TIMM)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if "_r50_" in name else []) for name in TIMM]
+)
 def test_timm_vits_and_hybrids_give_timms_logits(name: str, tmp_path: Path) -> None:
     theirs = timm_model(name, dynamic_img_size=True, **TIMM[name])
     ours = vitrail.load(saved(theirs, tmp_path / "weights.safetensors"))
@@ -352,11 +355,11 @@ def model_has_token(entries: dict[str, Entry]) -> bool:
 
 
 def recognized(name: str, entries: dict[str, Entry], grid: Any = None, **fields: Any) -> ModelConfig:
-    archive = Shapes(Path(name), entries, notes={})
-    layout, found = recognize(archive, FileHints(grid=grid, fields=fields), {})
     location = Location(source=name, weights=Path(name), documents={})
-    assert Recognized(location=location, archive=archive, layout=layout, found=found).check()
-    return found.config
+    with open(os.devnull, "rb") as file:
+        opened = recognize(location, Shapes(Path(name), file, entries), Request(grid=grid, fields=fields))
+    assert opened.check()
+    return opened.found.config
 
 
 def test_models_that_are_none_of_the_papers_are_refused_by_what_they_have(tmp_path: Path) -> None:

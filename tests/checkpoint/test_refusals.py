@@ -147,7 +147,7 @@ def test_sizes_and_fields_are_checked_too(untyped: None, tmp_path: Path) -> None
         with pytest.raises(ConfigError, match="grid must be"):
             vitrail.load(path, grid=grid)  # pyright: ignore[reportArgumentType]
     for stranger in (None, 5, b"x"):
-        with pytest.raises(CheckpointError, match="expected the path or the address of weights; got"):
+        with pytest.raises(CheckpointError, match="expected the path, the address or the name of weights; got"):
             vitrail.load(stranger)  # pyright: ignore[reportArgumentType]
 
 

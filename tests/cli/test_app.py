@@ -16,12 +16,12 @@ from vitrail.errors import ConfigError
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in frame.COMMANDS)
+    assert all(name.split()[0] in shown for name in frame.COMMANDS)
 
 
 @pytest.mark.parametrize("name", frame.COMMANDS)
 def test_every_command_has_a_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([name, "--help"]) == 0
+    assert main([*name.split(), "--help"]) == 0
     assert f"vitrail {name}" in capsys.readouterr().out
 
 
@@ -50,7 +50,7 @@ def raising(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> int:
     app = typer.Typer()
     app.callback()(lambda: None)
     app.command("fail")(frame._shield(command))
-    monkeypatch.setattr(frame, "app", app)
+    monkeypatch.setattr(frame, "make_app", lambda: app)
     return main(["fail"])
 
 

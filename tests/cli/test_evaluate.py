@@ -23,7 +23,8 @@ from vitrail.data.open import open_data
 from vitrail.data.sources.memory import MemorySource
 from vitrail.errors import ConfigError
 from vitrail.evaluation.results import read_results
-from vitrail.train.measure import measure_accuracy
+from vitrail.runtime.inference import InferenceOptions
+from vitrail.train.chores import measure_accuracy
 
 IMAGES = 41  # which no batch below goes into
 
@@ -62,7 +63,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
 def test_the_document_says_what_measuring_while_training_says(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = evaluated(capsys, home / "one", home / "images", "--batch", "7")
     model, source = vitrail.load(home / "one"), open_data(home / "images")["test"]
-    expected = measure_accuracy(model, source, group=CPU)
+    expected = measure_accuracy(model, source, InferenceOptions(group=CPU))
     assert {name: found[name] for name in expected} == pytest.approx(dict(expected), rel=1e-5)
     assert 0 < found["accuracy"] < found["top5"] < 1
     assert found["split"] == "test"
@@ -285,7 +286,7 @@ def test_another_image_size_is_that_of_the_model_loaded_so(home: Path, capsys: p
     model, source = vitrail.load(home / "one"), open_data(home / "images")["test"]
     side = 2 * model.config.image_size[0]
     found = evaluated(capsys, home / "one", home / "images", "--image-size", str(side))
-    expected = measure_accuracy(vitrail.load(home / "one", image_size=side), source, group=CPU)
+    expected = measure_accuracy(vitrail.load(home / "one", image_size=side), source, InferenceOptions(group=CPU))
     assert {name: found[name] for name in expected} == pytest.approx(dict(expected), rel=1e-5)
     assert found["loss"] != evaluated(capsys, home / "one", home / "images")["loss"]
     assert found["results"][0]["setting"]["image_size"] == side

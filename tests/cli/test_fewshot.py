@@ -85,8 +85,8 @@ def test_the_document_has_the_numbers_of_the_function(
     document = json.loads(shown.out)
     assert json.loads((out / "fewshot.json").read_text()) == document
     from vitrail.evaluation.features import features_of
-    from vitrail.runtime.group import Group, choose_device
     from vitrail.runtime.inference import InferenceOptions
+    from vitrail.runtime.machine import Group, choose_device
 
     splits = open_data("sample")
     how = InferenceOptions(group=Group(device=choose_device("cpu")))

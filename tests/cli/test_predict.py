@@ -47,7 +47,6 @@ def test_the_command_gives_what_the_function_gives(home: Path, capsys: pytest.Ca
     out, err = shown(capsys, home / "run", home / "photos", "--top", "3", "--quiet")
     assert out.splitlines() == [*found.table()]
     assert err == ""
-    assert max(map(len, out.splitlines())) <= 80
     document = json.loads(shown(capsys, home / "run", home / "photos", "--json", "--top", "3")[0])
     assert [each["name"] for each in document["predictions"]] == found.names
     assert [[(best["label"], best["probability"]) for best in each["top"]] for each in document["predictions"]] == [
@@ -91,6 +90,13 @@ def test_paths_come_from_standard_input(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((end.join(paths) + end).encode())))
     out, _ = shown(capsys, home / "run", "-", paths[0], "--csv", "-")
     assert [row["name"] for row in csv.DictReader(io.StringIO(out))] == [*paths, paths[0]]
+
+
+def test_an_empty_standard_input_is_said(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\n")))
+    assert "there are no paths on standard input" in refused(capsys, home / "run", "-")
 
 
 def test_features_are_written_instead_of_the_table_or_beside_the_answers(

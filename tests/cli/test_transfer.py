@@ -85,6 +85,18 @@ def test_a_resnet_has_one_rate_and_no_grid(resnet: Path, tmp_path: Path, capsys:
     assert "seeds" not in shown.out.splitlines()[-2]
 
 
+@pytest.mark.parametrize("verb", ["transfer", "vtab"])
+def test_ctrl_c_between_two_runs_says_that_the_same_command_resumes(
+    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"vitrail.verbs.transfer.{verb}", interrupt)
+    assert main([verb, "sample", "--model", "ViT-Ti/16"]) == 130
+    assert "The same command resumes: " in capsys.readouterr().err
+
+
 def test_ctrl_c_ends_with_130_and_the_same_command_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

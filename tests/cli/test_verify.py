@@ -86,7 +86,7 @@ def test_a_model_that_knows_everybody_is_refused_with_what_to_do(
     assert main(["verify", str(run), str(tmp_path / "known")]) == 1
     said = capsys.readouterr().err.replace("\n", " ")
     assert "trained on all 6 people" in said
-    assert "everyone=True" in said
+    assert "--everyone" in said
     assert main(["verify", str(run), str(tmp_path / "known"), "--split", "test"]) == 1
     assert "no split 'test'. There are: all" in capsys.readouterr().err.replace("\n", " ")
 
@@ -124,10 +124,10 @@ def test_such_a_run_goes_on_and_refuses_another_share(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["margin=0.5"], "margin needs images of one class each; mixup mix them. Set mixup=0."),
+        (["margin=0.5"], "margin needs images of one class each; mixup mix them. Give --set mixup=0."),
         (["margin=4"], "margin is an angle in radians, under 3.14"),
         (["margin=-1"], "margin must be"),
-        (["margin=0.5", "mixup=0", "loss=sigmoid"], "Set loss=softmax"),
+        (["margin=0.5", "mixup=0", "loss=sigmoid"], "Give --set loss=softmax"),
         (["margin=0.5", "mixup=0", "model.cosine_scale=none"], "Leave model.cosine_scale out"),
         (["held_out=1.5"], "held_out must be"),
     ],

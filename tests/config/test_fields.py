@@ -18,7 +18,10 @@ from vitrail.config import (
     read_settings,
     row,
 )
-from vitrail.config.fields import KINDS, parts_of
+from vitrail.config.check import KINDS
+from vitrail.config.fields import parts_of
+from vitrail.config.recipe import Training
+from vitrail.config.recipes import adjust
 from vitrail.errors import ConfigError
 
 
@@ -51,6 +54,13 @@ def test_settings_are_read_by_the_type_of_their_field() -> None:
     )
     assert set_on("BiT-R50x1", "units=3") == parse("BiT-R50x1", {"units": (3,)})
     assert set_on("BiT-R50x1", "width=128") == parse("BiT-R50x2")
+
+
+def test_a_side_alone_is_a_square() -> None:
+    assert parse("ViT-Ti/4", {"image_size": 28}).image_size == (28, 28)
+    assert override(parse("BiT-R50x1"), {"img_size": 28}).image_size == (28, 28)
+    assert adjust(Training(steps=1), {"image_size": 28}).image_size == (28, 28)
+    assert adjust(Training(steps=1, image_size=(28, 20)), {"image_size": None}).image_size is None
 
 
 def test_a_part_is_set_by_its_word_and_its_fields_in_any_order() -> None:

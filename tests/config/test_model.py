@@ -58,7 +58,7 @@ def test_a_hybrid_takes_any_size(stem: HybridStem, size: tuple[int, int], grid: 
         ({"pre_logits": 0}, "pre_logits must be"),
         ({"image_size": (24, 41)}, r"multiples of the patch side 8; got 24x41\. Resize or crop to 24x40 or 24x48"),
         ({"image_size": (4, 40)}, r"got 4x40\. Resize or crop to 8x40 first"),
-        ({"hedas": 3}, r"a ViTConfig has no field 'hedas'\. Did you mean 'heads'\?"),
+        ({"hedas": 3}, r"ViTConfig has no field 'hedas'\. Did you mean 'heads'\?"),
     ],
 )
 def test_what_cannot_be_is_refused(untyped: None, changes: dict[str, object], message: str) -> None:

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from vitrail.config import parse, read_settings
-from vitrail.config.codec import decode, encode
-from vitrail.config.fields import values_of
+from vitrail.config.fields import decode, encode
 from vitrail.config.recipe import EMA, SGD, Adam, Augmentation, RandAugment, Schedule, Training
 from vitrail.config.recipes import adjust, fit, hyperrule, recipe, recipe_names
 from vitrail.errors import ConfigError
@@ -271,13 +270,13 @@ def test_a_long_rule_of_bit_shrinks_in_its_own_proportions() -> None:
 
 def set_on(name: str, *settings: str) -> Training:
     base = training(name)
-    return adjust(base, read_settings(Training, values_of(base), settings))
+    return adjust(base, read_settings(Training, vars(base), settings))
 
 
 def changed(name: str, *settings: str) -> dict[str, Any]:
     """What the settings changed, alone."""
     before, after = training(name), set_on(name, *settings)
-    return {field: value for field, value in values_of(after).items() if value != getattr(before, field)}
+    return {field: value for field, value in vars(after).items() if value != getattr(before, field)}
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,15 @@ import pytest
 from families import FAMILIES
 
 from vitrail.config import PatchStem, override
-from vitrail.config.objective import Labels, MaskedAutoencoder, MaskedPatches, NextPixels, Objective, count_of
-from vitrail.config.suitable import check_suitable
+from vitrail.config.objective import (
+    Labels,
+    MaskedAutoencoder,
+    MaskedPatches,
+    NextPixels,
+    Objective,
+    check_suitable,
+    count_of,
+)
 from vitrail.errors import ConfigError
 
 EVERY: tuple[Objective, ...] = (MaskedPatches(), MaskedAutoencoder(), NextPixels())

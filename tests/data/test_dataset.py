@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import Dataset, Subset, TensorDataset, random_split
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, random_split
 
-from vitrail.config.card import Preprocessing
+from vitrail.config import Preprocessing
 from vitrail.config.recipe import Augmentation
 from vitrail.data.feed import evaluation_feed, train_feed
 from vitrail.data.open import open_data
 from vitrail.data.source import Source
 from vitrail.data.sources.folder import FolderSource
-from vitrail.errors import ConfigError, DataError
+from vitrail.errors import DataError
 
 GENERATOR = np.random.RandomState(3)
 COUNT, HEIGHT, WIDTH = 11, 30, 41
@@ -133,6 +133,17 @@ def test_subsets_of_torch_keep_classes_labels_and_names() -> None:
     assert {name: len(split) for name, split in splits.items()} == {"train": 7, "val": 4}
 
 
+def test_datasets_that_are_joined_keep_their_classes() -> None:
+    items = list(zip(IMAGES, LABELS.tolist(), strict=True))
+    few = Photos(items[:3], classes=list(NAMES))
+    joined = ConcatDataset([Photos(items, classes=list(NAMES)), ConcatDataset([few, Photos(items)])])
+    source = open_data(Subset(joined, [COUNT, 1, 0]))["all"]
+    assert (source.labels.tolist(), source.class_names) == ([0, 1, 0], NAMES)
+    other = Photos(items, classes=["bee", "ant", "cat"])
+    with pytest.raises(DataError, match=r"joined, must have the same classes.*theirs differ"):
+        open_data(ConcatDataset([few, other]))
+
+
 def test_splits_have_one_list_of_classes(folder: FolderSource) -> None:
     splits = open_data({"train": (IMAGES, LABELS), "val": (IMAGES[:2], LABELS[:2])})
     assert [split.class_names for split in splits.values()] == [("0", "1", "2")] * 2
@@ -141,6 +152,19 @@ def test_splits_have_one_list_of_classes(folder: FolderSource) -> None:
     assert splits["train"] is folder is open_data(folder)["all"]
     with pytest.raises(DataError, match="the same classes"):
         open_data({"train": folder, "val": Photos([(IMAGES[0], 0)], classes=["one"])})
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "validation"])
+def test_a_split_to_choose_by_has_several_names(name: str) -> None:
+    assert list(open_data({"train": (IMAGES, LABELS), name: (IMAGES, LABELS)})) == ["train", "val"]
+
+
+@pytest.mark.parametrize("others", [["eval"], ["testing"], ["val", "valid"], ["dev", "val"], ["all"], [3]])
+def test_a_split_beside_train_that_nothing_would_read_is_refused(others: list[Any]) -> None:
+    said = f"are train .*val .or valid, validation, dev. and test, each once; got train, {others[0]}"
+    with pytest.raises(DataError, match=said):
+        open_data(dict.fromkeys(["train", *others], (IMAGES, LABELS)))
+    assert list(open_data({"monday": (IMAGES, LABELS)})) == ["monday"]
 
 
 def test_a_fingerprint_follows_pixels_labels_and_classes() -> None:
@@ -188,8 +212,15 @@ def test_an_item_that_cannot_be_read_is_left_out_and_named() -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ([(torch.rand(3, 8, 9), 0)], r"pixels of 8 bits.*got float32 of shape \(8, 9, 3\)\. Give the image before tr"),
+        ([(torch.rand(3, 8, 9), 0)], r"item 0 .*8 bits.*got float32 of shape \(3, 8, 9\)\. Give the image before tr"),
+        (
+            [(torch.ones(3, 8, 9, dtype=torch.int64), 0)],
+            r"got int64 of shape \(3, 8, 9\)\. Where.*\.to.torch\.uint8",
+        ),
+        ([(IMAGES[0] > 9, 0)], r"got bool of shape \(30, 41, 3\)\. Where its numbers are levels.*add \.astype"),
+        ([(IMAGES[0], 0, {"camera": 3})], r"item 0 of the dataset is a tuple of 3; expected an image and its label"),
         ((IMAGES / 255, LABELS), "of uint8.*got float64"),
+        ((torch.from_numpy(IMAGES) / 255, LABELS), r"of uint8.*got torch\.float32 of shape \(11, 30, 41, 3\)"),
         ((IMAGES, LABELS[:3]), "labels must be 11 whole numbers"),
         ((IMAGES, LABELS / 2), "labels must be 11 whole numbers"),
         ([(IMAGES[0], "cat")], "item 0 of the dataset has the label 'cat'"),
@@ -200,9 +231,16 @@ def test_an_item_that_cannot_be_read_is_left_out_and_named() -> None:
         (iter([(IMAGES[0], 0)]), "expected a dataset that has a length.*got list_iterator"),
         (7, "got int"),
         ({}, "splits by name"),
+        ((IMAGES, [*range(COUNT - 1), 10**9]), "11 images, and the label 1000000000. Number classes from 0, or give"),
         (Photos([(IMAGES[0], 3)], classes=list(NAMES)), "below 3, the number of classes; got 3"),
     ],
 )
 def test_what_is_no_dataset_is_refused_with_what_to_give(data: Any, said: str) -> None:
-    with pytest.raises((DataError, ConfigError), match=said):
+    with pytest.raises(DataError, match=said):
         open_data(data)
+
+
+def test_an_item_of_floats_is_named_when_it_is_read() -> None:
+    source = open_data(Photos([(IMAGES[0], 0), (torch.rand(3, 8, 9), 1)], targets=[0, 1]))["all"]
+    with pytest.raises(DataError, match=r"item 1 of the dataset: expected .* got float32 of shape \(3, 8, 9\)"):
+        source.read(1)

@@ -9,13 +9,13 @@ import pytest
 import torch
 from PIL import Image
 
-from vitrail.config.card import Preprocessing
+from vitrail.config import Preprocessing
 from vitrail.config.recipe import Augmentation, RandAugment
 from vitrail.data.feed import evaluation_feed, train_feed
 from vitrail.data.open import open_split
 from vitrail.data.sources.folder import FolderSource
 from vitrail.data.sources.memory import MemorySource
-from vitrail.errors import DataError
+from vitrail.errors import ConfigError, DataError
 
 STRONG = Augmentation(
     randaugment=RandAugment(layers=2, magnitude=15), jitter=0.3, random_erasing=0.3, mixup=0.4, cutmix=1.0, mix_block=4
@@ -118,7 +118,7 @@ def test_a_folder_with_every_fault_is_read_or_told_about(tmp_path: Path) -> None
     batches = list(made.epoch(0))
     names = {found.name(int(sample)).rsplit("/", 1)[-1] for batch in batches for sample in batch.samples}
     assert names == {path.name for path in good.iterdir() if path.is_file() and path.suffix != ".txt"}
-    reasons = {skip.name.rsplit("/", 1)[-1]: skip.reason for skip in made.loader.bad.values() if skip}
+    reasons = {skip.name.rsplit("/", 1)[-1]: skip.reason for skip in made.bad.values() if skip}
     assert reasons.keys() >= {"empty.jpg", "cut.jpg", "text.png", "bomb.png"}
     assert "empty file" in reasons["empty.jpg"]
     assert "truncated" in reasons["cut.jpg"]
@@ -145,6 +145,31 @@ def test_a_rank_without_a_share_of_the_last_step_gets_an_empty_batch() -> None:
         assert last.images.dtype == torch.float32
         assert last.targets is not None
         assert last.targets.shape == (len(last.images), 3)
+
+
+@pytest.mark.parametrize(
+    ("batch", "ranks", "block"), [(1, 1, 1), (4, 1, 4), (12, 1, 6), (12, 3, 4), (13, 1, 13), (22, 2, 11), (32, 2, 8)]
+)
+def test_images_of_any_batch_mix_in_blocks_that_divide_it(batch: int, ranks: int, block: int) -> None:
+    images = np.random.RandomState(3).randint(0, 256, (batch, 8, 8, 3)).astype(np.uint8)
+    each = MemorySource(images, np.arange(batch), tuple(map(str, range(batch))))  # a class of its own
+    kinds = Augmentation(mixup=1.0)
+    for rank in range(ranks):
+        made = train_feed(
+            each, (8, 8), batch=batch, augmentation=kinds, preprocessing=Preprocessing(), rank=rank, ranks=ranks
+        )
+        (found,) = made.epoch(0)
+        assert found.targets is not None
+        assert len(found.labels) == batch // ranks
+        for index in range(len(found.labels)):
+            start = index // block * block
+            partner = start + (index - start + 1) % block
+            assert found.targets[index, found.labels[[index, partner]]].unique().sum() == pytest.approx(1)
+
+
+def test_a_batch_that_processes_cannot_share_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"the batch of 10 must be shared evenly by 4 ranks.*Take a multiple of 4\."):
+        train_feed(source(), (8, 8), batch=10, augmentation=STRONG, preprocessing=Preprocessing(), ranks=4)
 
 
 def test_a_very_long_image_costs_no_more_than_another() -> None:

@@ -1,18 +1,20 @@
 """The last stages of a batch: the same for an image alone, in a batch, in micro-batches of whole blocks."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from vitrail.config.card import Preprocessing
+from vitrail.config import Preprocessing
 from vitrail.config.recipe import Augmentation, RandAugment
+from vitrail.data.source import Batch
 from vitrail.data.transforms.finish import (
-    Finished,
+    BatchTransform,
     augment,
     draw_slots,
     erase,
-    finish,
     jitter,
     noise,
     scale,
@@ -36,9 +38,30 @@ def images(count: int, height: int = 19, width: int = 23) -> Tensor:
     return torch.randint(0, 256, (count, 3, height, width), dtype=torch.uint8)
 
 
+class Finished(NamedTuple):
+    images: Tensor
+    targets: Tensor
+
+
+def finish(
+    batch: Tensor,
+    labels: Tensor,
+    samples: np.ndarray,
+    places: np.ndarray,
+    config: Augmentation,
+    classes: int,
+    seed: int,
+    epoch: int = 0,
+) -> Finished:
+    numbers = (torch.from_numpy(part) for part in (samples, places, np.arange(0)))
+    given = Batch(batch, labels, *numbers, epoch=epoch, step=0, skipped=())
+    made = BatchTransform(config, Preprocessing(), classes, seed)(given)
+    assert made.targets is not None
+    return Finished(made.images, made.targets)
+
+
 def run(batch: Tensor, labels: Tensor, places: np.ndarray, config: Augmentation, epoch: int = 2) -> Finished:
-    samples = (places * 7919) % 1009
-    return finish(batch, labels, samples, places, config, Preprocessing(), 5, 11, epoch)
+    return finish(batch, labels, (places * 7919) % 1009, places, config, 5, 11, epoch)
 
 
 def test_a_batch_is_its_blocks() -> None:
@@ -64,7 +87,7 @@ def test_targets_are_the_shares_of_the_pixels() -> None:
     levels = torch.arange(16, dtype=torch.uint8) * 17
     batch = levels[:, None, None, None].expand(16, 3, 19, 23)
     config = Augmentation(flip=False, mixup=0.8, cutmix=1.0, mix_block=4)
-    made = finish(batch, torch.arange(16), np.arange(16), np.arange(16), config, Preprocessing(), 16, 1, 0)
+    made = finish(batch, torch.arange(16), np.arange(16), np.arange(16), config, 16, 1)
     plain = scale(batch, Preprocessing())[:, 0, 0, 0]
     assert torch.allclose(made.images.mean(dim=(1, 2, 3)), made.targets @ plain, atol=1e-5)
     kinds = [len(image.unique()) for image in made.images]
@@ -80,7 +103,7 @@ def test_images_without_a_label_have_targets_of_zero_and_are_else_as_ever(config
     assert torch.equal(some.targets, all_of_them.targets * torch.tensor([1, 1, 1, 0, 1]))
     assert (some.targets.sum(dim=1) < 0.99).any()
     nothing = torch.full((16,), -1)
-    none = finish(batch, nothing, (places * 7919) % 1009, places, config, Preprocessing(), 0, 11, 2)
+    none = finish(batch, nothing, (places * 7919) % 1009, places, config, 0, 11, 2)
     assert torch.equal(none.images, all_of_them.images)
     assert none.targets.shape == (16, 0)
 
@@ -170,14 +193,4 @@ def test_stages_in_use_have_slots() -> None:
 
 def test_parts_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ShapeError, match="4 images, 4 labels, 3 samples, 4 places"):
-        finish(
-            images(4),
-            torch.zeros(4, dtype=torch.int64),
-            np.arange(3),
-            np.arange(4),
-            EVERYTHING,
-            Preprocessing(),
-            5,
-            0,
-            0,
-        )
+        finish(images(4), torch.zeros(4, dtype=torch.int64), np.arange(3), np.arange(4), EVERYTHING, 5, 0)

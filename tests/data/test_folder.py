@@ -247,8 +247,9 @@ def test_folders_that_are_no_source_are_refused_with_a_way_out(tmp_path: Path) -
         folder_splits(twice)
     with pytest.raises(DataError, match=r"expected a folder of class folders; .*none cannot be read: No such file"):
         FolderSource(tmp_path / "none")
-    loose = make(tmp_path / "loose", "1.png", "empty/notes.txt")
-    with pytest.raises(DataError, match=r"has 1 folders and no image in them \(2 other files\)\. Put the images"):
+    loose = make(tmp_path / "loose", "1.png", "2.png", "empty/notes.txt")
+    found = r"2 images beside no folder of a class, 1 other files"
+    with pytest.raises(DataError, match=rf"has 1 folders and no image in them \({found}\)\. Put the images"):
         FolderSource(loose)
     with pytest.raises(DataError, match=r"class folders that class_names lacks: 'ant'\. Name them too"):
         FolderSource(mixed / "train", class_names=("bee",))

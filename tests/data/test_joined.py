@@ -5,8 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
-from vitrail.data.joined import Joined
-from vitrail.data.source import Subset
+from vitrail.data.source import Joined, Subset
 from vitrail.data.sources.memory import MemorySource
 from vitrail.errors import DataError
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.data.decode import ImageError, Pixels
-from vitrail.data.loader import Batch, Loader
-from vitrail.data.source import Names, Source
+from vitrail.data.feed import Loader
+from vitrail.data.source import Batch, Names, Source
 from vitrail.errors import ConfigError, DataError
 from vitrail.ops.random import Purpose, draws, shuffled
 

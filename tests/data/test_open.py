@@ -16,13 +16,13 @@ from PIL import Image
 from pyarrow import parquet
 
 from vitrail.cli import main
-from vitrail.config.card import Preprocessing
+from vitrail.config import Preprocessing
 from vitrail.config.recipe import Augmentation, RandAugment
 from vitrail.data.decode import decode
-from vitrail.data.feed import EvalTransform, TrainTransform
-from vitrail.data.loader import Loader
+from vitrail.data.feed import Loader
 from vitrail.data.open import open_data, open_split
-from vitrail.data.transforms import finish
+from vitrail.data.transforms.finish import BatchTransform
+from vitrail.data.transforms.resize import EvalTransform, TrainTransform
 from vitrail.errors import DataError
 
 
@@ -55,6 +55,7 @@ def test_folders_tables_tars_and_packed_arrays_are_recognized(folder: Path, tmp_
             label.size = 1
             shard.addfile(label, io.BytesIO(b"1"))
     assert len(open_split(tmp_path / "shard-000.tar")) == 18
+    assert list(open_data(tmp_path / "shard-000.tar")) == ["all"]
     assert main(["data", "pack", str(folder), str(tmp_path / "packed"), "--image-size", "16x20"]) == 0
     packed = open_data(tmp_path / "packed")
     assert {name: len(source) for name, source in packed.items()} == {"train": 12, "test": 6}
@@ -100,9 +101,8 @@ def test_the_sample_in_the_box_goes_all_the_way() -> None:
     config = Augmentation(randaugment=RandAugment(), mixup=0.2, cutmix=1.0, random_erasing=0.25, mix_block=4)
     loader = Loader(source, TrainTransform((32, 32), config, seed=0), batch=64, block=config.mix_block)
     batch = next(iter(loader.epoch(0)))
-    made = finish(
-        batch.images, batch.labels, batch.samples.numpy(), batch.places.numpy(), config, Preprocessing(), 10, 0, 0
-    )
+    made = BatchTransform(config, Preprocessing(), 10, 0)(batch)
+    assert made.targets is not None
     assert made.images.shape == (64, 3, 32, 32)
     assert made.images.abs().max() <= 1
     torch.testing.assert_close(made.targets.sum(dim=1), torch.ones(64))
@@ -150,7 +150,7 @@ def test_packing_stops_past_the_limit_of_bad_images(
     assert main(command) == 1
     told = capsys.readouterr().err
     assert "1 of 13 images cannot be read, over the limit of 1.0%: ant/zero.jpg: empty file" in told
-    assert "bad_image_limit=0.05" in " ".join(told.split())
+    assert "--bad-image-limit 0.05" in " ".join(told.split())
     assert not (tmp_path / "packed").exists()
     assert main([*command, "--limit", "0.2", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)[0]
@@ -158,7 +158,7 @@ def test_packing_stops_past_the_limit_of_bad_images(
 
 
 def test_the_bench_prints_ratios(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitrail.verbs.bench.SIZES", {"50x40": (40, 50, 2)})
+    monkeypatch.setattr("vitrail.verbs.data.SIZES", {"50x40": (40, 50, 2)})
     assert main(["bench", "data", "--json"]) == 0
     speeds = json.loads(capsys.readouterr().out)
     assert speeds[0]["ratio"] == 1.0

@@ -16,7 +16,7 @@ from vitrail.data.source import Source
 from vitrail.data.sources.memory import MemorySource
 from vitrail.data.sources.packed import PackedSource, pack, squash
 from vitrail.errors import CheckpointError, ConfigError, DataError
-from vitrail.files import write_sums
+from vitrail.files import verify_sums, write_sums
 
 RANDOM = np.random.default_rng(2)
 IMAGES = RANDOM.integers(0, 256, (7, 5, 6, 3), dtype=np.uint8)
@@ -75,7 +75,7 @@ def test_what_was_packed_comes_out(tmp_path: Path) -> None:
     assert all(np.array_equal(packed.read(i), IMAGES[i]) for i in range(7))
     packed.read(2)[:] = 0
     assert np.array_equal(packed.read(2), IMAGES[2])
-    packed.verify()
+    verify_sums(packed.folder)
     for index in (-1, 7):
         with pytest.raises(IndexError):
             packed.read(index)
@@ -91,7 +91,7 @@ def test_bad_images_are_left_out_and_listed(tmp_path: Path) -> None:
     packed = PackedSource(tmp_path / "out")
     assert packed.labels.tolist() == [0, 2, 1]
     assert [np.array_equal(packed.read(new), IMAGES[old]) for new, old in enumerate((0, 2, 4))] == [True] * 3
-    packed.verify()
+    verify_sums(packed.folder)
 
 
 def test_past_the_limit_of_bad_images_it_stops_and_nothing_is_written(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_cut_and_changed_images_are_refused(tmp_path: Path) -> None:
     sound = path.read_bytes()
     path.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
     with pytest.raises(CheckpointError, match=r"images\.npy is not the file that SHA256SUMS lists"):
-        PackedSource(tmp_path / "out").verify()
+        verify_sums(tmp_path / "out")
     path.write_bytes(sound[:-1])
     with pytest.raises(DataError, match="cannot be mapped: mmap length is greater than file size"):
         PackedSource(tmp_path / "out")

@@ -10,7 +10,7 @@ import pytest
 
 from vitrail.data.decode import ImageError
 from vitrail.data.sources.parquet import ParquetSource, parquet_splits
-from vitrail.errors import ConfigError, DataError
+from vitrail.errors import DataError
 
 arrow: Any = pytest.importorskip("pyarrow")
 parquet: Any = pytest.importorskip("pyarrow.parquet")
@@ -46,7 +46,7 @@ def test_splits_are_found_by_the_hubs_names_and_read_in_order(tmp_path: Path, un
     assert [train.read(i) for i in range(len(train))] == [blob(i) for i in range(12)]
     assert train.labels.tolist() == [i % 3 for i in range(12)]
     assert train.name(8) == f"train-00001-of-00002{ending}.parquet row 1"
-    with pytest.raises(ConfigError, match=r"several splits: train, validation, test. Open them with parquet_splits"):
+    with pytest.raises(DataError, match=r"several splits: train, validation, test. Open them with parquet_splits"):
         ParquetSource(tmp_path)
 
 
@@ -60,11 +60,21 @@ def test_a_missing_part_is_named(tmp_path: Path) -> None:
         parquet_splits(tmp_path)
 
 
+def test_a_lone_file_of_another_name_is_all_there_is(tmp_path: Path) -> None:
+    photos = write(tmp_path / "pilot" / "photos.parquet", range(4))
+    for place in (photos, photos.parent):
+        assert {name: len(source) for name, source in parquet_splits(place).items()} == {"all": 4}
+    write(tmp_path / "pilot" / "others.parquet", range(4))
+    assert list(parquet_splits(photos.parent)) == ["others", "photos"]
+
+
 def test_one_file_is_a_split_and_plain_names_are_splits(tmp_path: Path) -> None:
     write(tmp_path / "train.parquet", range(4))
     write(tmp_path / "val.parquet", range(4, 6))
     assert {name: len(source) for name, source in parquet_splits(tmp_path).items()} == {"train": 4, "val": 2}
     assert list(parquet_splits(tmp_path / "val.parquet")) == ["val"]
+    write(tmp_path / "validation-00000-of-00002.parquet", range(4))
+    assert list(parquet_splits(tmp_path / "validation-00000-of-00002.parquet")) == ["validation"]
     assert len(ParquetSource([tmp_path / "val.parquet", tmp_path / "train.parquet"])) == 6
 
 

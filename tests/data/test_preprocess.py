@@ -8,10 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
-from vitrail.config.card import Preprocessing
-from vitrail.data.decode import ImageError
+from vitrail.config import Preprocessing
+from vitrail.data.decode import ImageError, decode, owned
 from vitrail.data.feed import evaluation_feed
-from vitrail.data.preprocess import load_image, to_batch
+from vitrail.data.preprocess import read_image, to_batch
 from vitrail.data.sources.folder import FolderSource
 from vitrail.errors import DataError, ShapeError
 
@@ -73,7 +73,7 @@ def test_images_that_were_decoded_are_what_evaluation_feeds(photos: Path) -> Non
     decoded = [Image.open(io.BytesIO(path.read_bytes())) for path in paths]
     for image in decoded:
         image.load()
-    arrays = [load_image(path) for path in paths]
+    arrays = [owned(decode(path.read_bytes())) for path in paths]
     for images in (decoded, arrays, [torch.from_numpy(array).permute(2, 0, 1) for array in arrays]):
         torch.testing.assert_close(to_batch(images, CARDS[1], (32, 24)), expected, rtol=0, atol=0)
 
@@ -93,8 +93,8 @@ def test_pixels_in_any_order_of_axes_are_one_image() -> None:
 
 def test_transparent_pixels_are_shown_on_white() -> None:
     clear = np.zeros((5, 7, 4), dtype=np.uint8)
-    np.testing.assert_array_equal(load_image(clear), np.full((5, 7, 3), 255))
-    np.testing.assert_array_equal(load_image(torch.from_numpy(clear).permute(2, 0, 1)), np.full((5, 7, 3), 255))
+    np.testing.assert_array_equal(read_image(clear), np.full((5, 7, 3), 255))
+    np.testing.assert_array_equal(read_image(torch.from_numpy(clear).permute(2, 0, 1)), np.full((5, 7, 3), 255))
 
 
 @pytest.mark.parametrize(
@@ -124,3 +124,16 @@ def test_the_bad_one_of_several_is_named(photos: Path) -> None:
         to_batch([photos / "c-grey.png", bad], CARDS[0], 16)
     with pytest.raises(ShapeError, match="the model reads 5"):
         to_batch(photos / "c-grey.png", CARDS[0], 16, channels=5)
+
+
+def test_whole_numbers_of_a_program_are_8_bits_where_they_fit_and_of_a_file_16() -> None:
+    levels = np.arange(56, dtype=np.int32).reshape(7, 8) * 4
+    np.testing.assert_array_equal(read_image(Image.fromarray(levels)), levels[:, :, None].astype(np.uint8))
+    deep = levels * 257
+    np.testing.assert_array_equal(read_image(Image.fromarray(deep)), levels[:, :, None].astype(np.uint8))
+    with pytest.raises(ImageError, match="numbers from -1 to 219"):
+        read_image(Image.fromarray(levels - 1))
+    dark = Image.open(io.BytesIO(b"P5 8 7 65535 " + levels.astype(">u2").tobytes()))
+    dark.load()
+    assert dark.mode == "I"
+    np.testing.assert_array_equal(read_image(dark), (levels[:, :, None] > 128).astype(np.uint8))

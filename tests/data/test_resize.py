@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitrail.config.card import Preprocessing
+from vitrail.config import Preprocessing
 from vitrail.data.decode import OpenImage
 from vitrail.data.transforms.resize import How, evaluation_image, resize, resize_small
 from vitrail.errors import ShapeError

@@ -6,8 +6,7 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from vitrail.data.sources.memory import MemorySource
-from vitrail.data.sources.sample import sample_splits
+from vitrail.data.sources.memory import MemorySource, sample_splits
 
 # Of the original files: the sum of all pixels, images of each class, the first labels, pixels 10 to 14 of row 14 of
 # image 7, the sum of the last image.

@@ -15,7 +15,7 @@ from vitrail.data.decode import ImageError, Pixels
 from vitrail.data.source import Source, Subset
 from vitrail.data.sources.folder import FolderSource
 from vitrail.data.sources.memory import MemorySource
-from vitrail.data.splits import SomeClasses, _quotas, content_hashes, hold_out, paper_dev, split, vtab_split
+from vitrail.data.splits import SomeClasses, _quotas, content_hashes, hold_out, split, vtab_split
 from vitrail.errors import ConfigError
 
 
@@ -171,12 +171,9 @@ def test_what_cannot_be_read_is_in_one_part_and_is_tried_again(cache: Path) -> N
     assert sorted(np.concatenate([part.indices for part in parts.values()]).tolist()) == list(range(12))
 
 
-@pytest.mark.parametrize(
-    ("dataset", "count"),
-    [("oxford-iiit-pet", 70), ("Flowers-102", 70), ("cifar10", 14), ("CIFAR-100", 14), ("imagenet", 7)],
-)
-def test_the_papers_sets_keep_back_what_the_paper_does(dataset: str, count: int) -> None:
-    parts = paper_dev(numbered(700), dataset)
+@pytest.mark.parametrize(("share", "count"), [(0.1, 70), (0.02, 14), (0.01, 7)])
+def test_the_papers_shares_are_kept_back_of_every_class_alike(share: float, count: int) -> None:
+    parts = split(numbered(700), {"train": 1 - share, "dev": share}, seed=0)
     assert {name: len(part) for name, part in parts.items()} == {"train": 700 - count, "dev": count}
     assert set(Counter(parts["dev"].labels.tolist()).values()) == {count // 7}
 
@@ -195,8 +192,6 @@ def test_splits_that_cannot_be_are_refused() -> None:
     for shares in ({}, {"train": 0.9}, {"train": 1.5, "dev": -0.5}):
         with pytest.raises(ConfigError, match="add up to 1"):
             split(numbered(9), shares, seed=0)
-    with pytest.raises(ConfigError, match=r"data set of the paper \(pets, flowers, cifar10, imagenet\); got 'mnist'"):
-        paper_dev(numbered(9), "mnist")
     with pytest.raises(ConfigError, match="at least 1,000 samples; got 9"):
         vtab_split(numbered(9), 0)
 

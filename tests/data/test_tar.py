@@ -13,7 +13,7 @@ import pytest
 from files.servers import Served, Server
 
 from vitrail.data.decode import ImageError
-from vitrail.data.sources import tar_index
+from vitrail.data.sources import tar as tars
 from vitrail.data.sources.tar import TarSource, expand
 from vitrail.errors import ConfigError, DataError
 
@@ -108,7 +108,7 @@ def test_samples_without_a_label_are_told_or_kept_where_allowed(tmp_path: Path) 
     assert len(source.problems) == 3
     assert ("a.tar", "a.jpg has no label") in source.problems
     assert TarSource(path, unlabeled=True).labels.tolist() == [-1, -1, 1]
-    with pytest.raises(ConfigError, match=r"expected labelled images .*say that the images are unlabeled"):
+    with pytest.raises(DataError, match=r"expected labelled images .*say that the images are unlabeled"):
         TarSource(write(tmp_path / "b.tar", {"a.jpg": blob(1)}))
 
 
@@ -169,7 +169,7 @@ def test_packed_files_are_refused_with_the_way_out(tmp_path: Path, mode: str, ki
 def test_what_is_no_tar_file_is_refused(tmp_path: Path) -> None:
     for name, data in (("a.tar", b"no tar at all " * 100), ("b.tar", b""), ("c.tar", bytes(10240))):
         (tmp_path / name).write_bytes(data)
-        with pytest.raises(ConfigError, match="expected labelled images"):
+        with pytest.raises(DataError, match="expected labelled images"):
             TarSource(tmp_path / name)
     with pytest.raises(DataError, match="No such file"):
         TarSource(tmp_path / "none.tar")
@@ -180,8 +180,8 @@ def test_a_file_is_looked_through_once_and_a_damaged_index_is_made_again(
 ) -> None:
     path = write(tmp_path / "a.tar", samples(0, 5))
     looked: list[Path] = []
-    real = tar_index._look_through
-    monkeypatch.setattr(tar_index, "_look_through", lambda path, size: looked.append(path) or real(path, size))
+    real = tars._look_through
+    monkeypatch.setattr(tars, "_look_through", lambda path, size: looked.append(path) or real(path, size))
     first = TarSource(path)
     assert TarSource(path).fingerprint == first.fingerprint
     assert len(looked) == 1
@@ -217,7 +217,7 @@ def test_braces_count_and_list() -> None:
     assert list(expand("{a,b}/{0..1}.tar")) == ["a/0.tar", "a/1.tar", "b/0.tar", "b/1.tar"]
     assert list(expand("plain.tar")) == ["plain.tar"]
     for wrong in ("{9..1}.tar", "{0..999999}.tar", "{0..9999}{0..9999}.tar"):
-        with pytest.raises(ConfigError, match="at most 100,000"):
+        with pytest.raises(DataError, match="at most 100,000"):
             list(expand(wrong))
 
 

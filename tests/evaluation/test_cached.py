@@ -11,8 +11,7 @@ import torch
 from evaluating import Pictures, guessing, logits_of, passing
 from torch import Tensor
 
-from vitrail.config import Card
-from vitrail.config.card import Preprocessing
+from vitrail.config import Card, Preprocessing
 from vitrail.errors import DataError
 from vitrail.evaluation import cached as module
 from vitrail.evaluation.answers import read_answers

@@ -13,10 +13,12 @@ from sklearn.linear_model import LogisticRegression
 from vitrail.data.source import Subset
 from vitrail.data.sources.memory import MemorySource
 from vitrail.errors import DataError
-from vitrail.evaluation import curves, fewshot
-from vitrail.evaluation.curves import draw_sets, probe_features
+from vitrail.evaluation import features as module
+from vitrail.evaluation import fewshot
+from vitrail.evaluation.features import draw_sets, probe_features
 from vitrail.evaluation.shots import LOGISTIC_L2
 from vitrail.models import Model
+from vitrail.runtime.inference import InferenceOptions
 
 
 def represent(model: Model, source: MemorySource) -> NDArray[np.float32]:
@@ -32,7 +34,8 @@ def test_the_numbers_are_those_of_other_code_and_nothing_is_kept(cache: Path) ->
             source._images[index, label : label + 2] //= 4
     sets = draw_sets((train, test))
     assert [len(source) for source in sets] == [288, 129]
-    found = probe_features(sets, model.train(), group=CPU, batch=7, workers=0, limit=0.0)
+    options = InferenceOptions(group=CPU, batch_size=7, bad_image_limit=0.0, cache=False)
+    found = probe_features(sets, model.train(), options)
     assert model.training
     assert found["images"] == 129
     assert not list(cache.rglob("*.npz"))
@@ -55,8 +58,8 @@ def test_the_numbers_are_those_of_other_code_and_nothing_is_kept(cache: Path) ->
 
 
 def test_of_many_images_as_many_of_every_class_are_drawn_always_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(curves, "MOST", 90)
-    monkeypatch.setattr(curves, "MOST_TESTED", 20)
+    monkeypatch.setattr(module, "MOST", 90)
+    monkeypatch.setattr(module, "MOST_TESTED", 20)
     train, test = Pictures(300, seed=1).forget(range(20)), Pictures(50, seed=2).forget([0])
     one, two = draw_sets((train, test)), draw_sets((train, test))
     for some, same in zip(one, two, strict=True):
@@ -67,7 +70,7 @@ def test_of_many_images_as_many_of_every_class_are_drawn_always_the_same(monkeyp
         np.testing.assert_array_equal(some.indices, same.indices)
     assert set(Counter(one[0].labels.tolist()).values()) == {90 // 7}
     assert len(one[1]) == 20
-    monkeypatch.setattr(curves, "MOST", 21)
+    monkeypatch.setattr(module, "MOST", 21)
     assert set(Counter(draw_sets((train, test))[0].labels.tolist()).values()) == {10}
 
 

@@ -14,8 +14,8 @@ from vitrail.evaluation import fewshot
 from vitrail.evaluation.features import features_of, few_shot_table, results_of
 from vitrail.evaluation.shots import Settings
 from vitrail.models import Model, create
-from vitrail.runtime.group import Group
 from vitrail.runtime.inference import InferenceOptions
+from vitrail.runtime.machine import Group
 
 HOW = InferenceOptions(group=Group(device=torch.device("cpu")), batch_size=4)
 

@@ -10,8 +10,7 @@ import pytest
 from evaluating import NAMES, Pictures, guessing, logits_of, passing
 
 from vitrail.errors import DataError
-from vitrail.evaluation.answers import answers
-from vitrail.evaluation.labels import Classes, Given, read_labels, read_mapping, score_given
+from vitrail.evaluation.answers import Classes, Given, answers, read_labels, read_mapping, score_given
 
 IMAGES = 11
 BIRDS = ("crane", "hen, chicken", "jay", "kite", "cock, rooster", "crane", "owl; night owl")

@@ -12,8 +12,7 @@ import torch
 from evaluating import NAMES, Pictures, guessing, logits_of, passing
 from sklearn import metrics
 
-from vitrail.evaluation.answers import answers
-from vitrail.evaluation.labels import Given
+from vitrail.evaluation.answers import Given, answers
 from vitrail.evaluation.report import Subject, predictions, report, results
 from vitrail.models import Model
 from vitrail.ops.metrics import wilson

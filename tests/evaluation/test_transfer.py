@@ -10,11 +10,10 @@ from sweeps import Noted, Reads, Spy, contents, ended, task_for
 
 from vitrail.data.source import Source
 from vitrail.errors import CheckpointError, ConfigError, DataError
-from vitrail.evaluation import sweep
 from vitrail.evaluation.results import read_results
 from vitrail.evaluation.transfer import TransferPlan, transfer
-from vitrail.train.optimizer import DivergedError
 from vitrail.train.run import Outcome
+from vitrail.train.state import DivergedError
 from vitrail.train.task import Task
 
 TRAIN, VAL, TEST = 41, 13, 17
@@ -23,7 +22,7 @@ TRAIN, VAL, TEST = 41, 13, 17
 @pytest.fixture
 def spy(monkeypatch: pytest.MonkeyPatch) -> Spy:
     made = Spy(set())
-    monkeypatch.setattr(sweep, "run", made)
+    monkeypatch.setattr("vitrail.evaluation.transfer.run", made)
     return made
 
 

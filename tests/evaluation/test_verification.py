@@ -19,8 +19,8 @@ from vitrail.errors import ConfigError, DataError
 from vitrail.evaluation.results import read_results, write_document
 from vitrail.evaluation.verification import curve_table, embed, measure_verification, strangers, verify
 from vitrail.models import Model, create
-from vitrail.runtime.group import Group
 from vitrail.runtime.inference import InferenceOptions
+from vitrail.runtime.machine import Group
 
 NAMES = tuple("abcdefg")
 HOW = InferenceOptions(group=Group(device=torch.device("cpu")), cache=False, batch_size=5)
@@ -141,7 +141,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
 def test_the_document_has_a_row_a_number_and_the_table_every_corner(tmp_path: Path) -> None:
     embeddings, labels = cloud(7, 3, 1.0)
     found = verify(embeddings, labels, [str(place) for place in range(21)], NAMES, trained_on=4)
-    made = found.named("run", "faces", {"flip": True}).document()
+    made = replace(found, model="run", data="faces", setting={"flip": True}).document()
     write_document(tmp_path / "verification.json", made)
     rows = read_results(tmp_path / "verification.json")
     assert [row.metric for row in rows] == ["eer", "auc", "tar", "tar", "rank1", "rank1"]

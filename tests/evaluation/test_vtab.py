@@ -11,9 +11,8 @@ from sweeps import Noted, Reads, Spy, contents, ended, task_for
 from vitrail.data.decode import Pixels
 from vitrail.data.source import Source
 from vitrail.errors import ConfigError, DataError
-from vitrail.evaluation import sweep
 from vitrail.evaluation.results import read_results, write_document
-from vitrail.evaluation.sweep import Score
+from vitrail.evaluation.transfer import Score
 from vitrail.evaluation.vtab import (
     GROUPS,
     RECIPE,
@@ -24,15 +23,16 @@ from vitrail.evaluation.vtab import (
     departures,
     draw_thousand,
     find_tasks,
+    means,
     vtab,
+    vtab_document,
 )
-from vitrail.evaluation.vtab_means import means, vtab_document
 
 
 @pytest.fixture
 def spy(monkeypatch: pytest.MonkeyPatch) -> Spy:
     made = Spy(set())
-    monkeypatch.setattr(sweep, "run", made)
+    monkeypatch.setattr("vitrail.evaluation.transfer.run", made)
     return made
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from vitrail.errors import CheckpointError
-from vitrail.files import cache_folder, is_offline
+from vitrail.files.atomic import cache_folder, offline_variable
 
 
 def test_the_folder_follows_the_environment_and_the_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -35,4 +35,4 @@ def test_offline_is_a_variable_that_says_yes(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, offline: bool
 ) -> None:
     monkeypatch.setenv(name, value)
-    assert is_offline() is offline
+    assert (offline_variable() is not None) is offline

@@ -13,7 +13,7 @@ from files.servers import Served, Server
 
 from vitrail.errors import CheckpointError
 from vitrail.files import fetch, progress, transfer
-from vitrail.files.address import check_redirect
+from vitrail.files.transfer import check_redirect
 
 BODY = random.Random(3).randbytes(300_007)
 SUM = hashlib.sha256(BODY).hexdigest()

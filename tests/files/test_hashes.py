@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from vitrail.errors import CheckpointError
-from vitrail.files import SUMS, sha256_of, verify_sums, write_sums
+from vitrail.files import SUMS, verify_sums, write_sums
+from vitrail.files.hashes import sha256_of
 
 ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # FIPS 180-2, B.1
 

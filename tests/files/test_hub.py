@@ -12,7 +12,7 @@ from huggingface_hub import constants
 
 from vitrail.errors import CheckpointError
 from vitrail.files import fetch_repository
-from vitrail.files.repository import parse, useful
+from vitrail.files.hub import parse, useful
 
 REPOSITORY = "glass/vit-tiny"
 SMALL = {"config.json": b"{}", "preprocessor_config.json": b"{ }", "classes.json": b"[]", "SHA256SUMS": b"sums"}

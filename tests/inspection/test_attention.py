@@ -14,11 +14,11 @@ from vitrail import create, inspection
 from vitrail.config import PatchStem, ViTConfig
 from vitrail.errors import ConfigError, ShapeError
 from vitrail.inspection.attention import AttentionShape, Weights, roll_on
-from vitrail.inspection.looking import unwrap
-from vitrail.inspection.maps import QueryMaps, plan_maps, to_levels
+from vitrail.inspection.page import QueryMaps, plan_maps, to_levels
+from vitrail.inspection.views import unwrap
 from vitrail.models import ViT, build
 from vitrail.ops import attention_chunks
-from vitrail.ops.distance import distance_sums, distances_from, patch_places
+from vitrail.ops.similarity import distance_sums, distances_from, patch_places
 
 VITS = [name for name in FAMILIES if name != "bit"]
 
@@ -264,8 +264,7 @@ def test_cells_add_up_keys_and_average_queries(step: int) -> None:
 
 
 def test_bytes_of_maps_of_patches_are_those_of_their_cells() -> None:
-    values = np.arange(15, dtype=np.float32).reshape(1, 3, 5)
-    levels, peaks = to_levels(values, (3, 5), 2)
+    levels, peaks = to_levels(torch.arange(15.0).view(1, 3, 5), 2)
     cells = np.array([0 + 1 + 5 + 6, 2 + 3 + 7 + 8, 4 + 9, 10 + 11, 12 + 13, 14])
     assert peaks.tolist() == [25]
     np.testing.assert_array_equal(levels[0], np.rint(cells / 25 * 255))

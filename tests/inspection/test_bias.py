@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from vitrail import create, inspection
 from vitrail.errors import ConfigError, ShapeError
 from vitrail.inspection.bias import changed, moved, stride_of
-from vitrail.ops import patchify
+from vitrail.ops.patches import patchify
 from vitrail.ops.similarity import gram, kernel_alignment
 
 

@@ -16,14 +16,12 @@ import vitrail
 from vitrail.cli import main
 from vitrail.config import PatchStem
 from vitrail.config.objective import MaskedAutoencoder, MaskedPatches, NextPixels
-from vitrail.data.loader import Batch
+from vitrail.data.source import Batch
 from vitrail.errors import CheckpointError
 from vitrail.inspection.predictions import open_objective, predict
 from vitrail.models import ViT
 from vitrail.ops.masking import KEPT, MASK, OTHER
-from vitrail.train.mae import MaskedAutoencoding
-from vitrail.train.masked import MaskedPatchPrediction
-from vitrail.train.pixels import NextPixelPrediction
+from vitrail.train.objective import MaskedAutoencoding, MaskedPatchPrediction, NextPixelPrediction
 
 
 def stirred(made: Any) -> Any:
@@ -154,7 +152,7 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return train
 
 
-@pytest.mark.parametrize("word", ["masked-patch", "mae", "next-pixel"])
+@pytest.mark.parametrize("word", ["masked-patch", "mae", pytest.param("next-pixel", marks=pytest.mark.slow)])
 def test_a_run_is_opened_with_what_predicts_and_so_is_its_checkpoint(
     word: str, run_of: Callable[[str], Path], tmp_path: Path
 ) -> None:

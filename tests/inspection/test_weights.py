@@ -16,9 +16,9 @@ from vitrail.config import (
     SinusoidalPositions,
 )
 from vitrail.errors import ConfigError
-from vitrail.inspection.filters import principal_components
+from vitrail.inspection.weights import principal_components
 from vitrail.models import BiT, ViT
-from vitrail.ops import patchify
+from vitrail.ops.patches import patchify
 from vitrail.ops.similarity import cosines
 
 

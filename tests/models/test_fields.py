@@ -9,9 +9,9 @@ import vitrail
 from vitrail.config import override
 from vitrail.errors import ConfigError
 from vitrail.models import Model, build
-from vitrail.ops import resample_positions
-from vitrail.ops.convolution import standardize_by_deviation, standardize_by_variance
+from vitrail.models.resnet import standardize_by_deviation, standardize_by_variance
 from vitrail.ops.cost.counts import parameters
+from vitrail.ops.positions import resample_positions
 
 
 def count(model: Model) -> int:

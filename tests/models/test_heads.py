@@ -13,7 +13,7 @@ from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models import Model, build
 from vitrail.models.base import CosineHead
 from vitrail.ops.cost.counts import forward_macs, parameters
-from vitrail.train.optimizer import is_kernel
+from vitrail.train.state import is_kernel
 
 NAME = "head.directions.weight"
 

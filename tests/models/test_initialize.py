@@ -9,7 +9,7 @@ from torch import Tensor
 
 import vitrail
 from vitrail.models import build
-from vitrail.models.initialize import rule
+from vitrail.models.build import rule
 
 
 def fresh(name: str, **fields: object) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ import vitrail
 from vitrail.config import Card, Preprocessing
 from vitrail.errors import ConfigError, ShapeError
 from vitrail.models import ViT
-from vitrail.ops import resample_positions
+from vitrail.ops.positions import resample_positions
 
 
 @pytest.mark.parametrize("name", [name for name in RELEASED if name != "bit"])
@@ -121,5 +121,5 @@ def test_create_refuses_what_cannot_be() -> None:
         vitrail.create("ViT-Ti/16", heads=5)
     with pytest.raises(ConfigError, match=r"no field 'drop_rate'"):
         vitrail.create("ViT-Ti/16", drop_rate=0.1)
-    with pytest.raises(ConfigError, match="a BiTConfig has no field 'dropout'"):
+    with pytest.raises(ConfigError, match="BiTConfig has no field 'dropout'"):
         vitrail.create("BiT-R50x1", dropout=0.1)

@@ -10,11 +10,11 @@ from torch.nn import functional as F
 
 from vitrail.models import Model
 
-SLOW = ("hybrid", "axial", "vit-relative")  # to compile; their twins are quick
+QUICK = ("vit-mean", "bit")  # one of each kind; compiling takes seconds
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in FAMILIES]
+    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in FAMILIES]
 )
 def test_compiles_as_one_graph(untyped: None, name: str) -> None:
     torch.compiler.reset()
@@ -42,10 +42,9 @@ def test_compiles_with_the_default_backend(untyped: None, name: str) -> None:
         torch.testing.assert_close(torch.compile(model, fullgraph=True)(images), model(images), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_exports_with_a_dynamic_batch(untyped: None, name: str, checkpointing: bool) -> None:
-    model = family(name, checkpointing=checkpointing)
+def test_exports_with_a_dynamic_batch(untyped: None, name: str) -> None:
+    model = family(name, checkpointing=True)  # which a graph never has
     program = torch.export.export(model, (images_for(model),), dynamic_shapes=({0: torch.export.Dim("batch")},))
     images = images_for(model, batch=5)
     torch.testing.assert_close(program.module()(images), model(images))

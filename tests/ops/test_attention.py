@@ -3,7 +3,9 @@ import functools
 import pytest
 import torch
 
-from vitrail.ops import attend, attention_chunks, attention_weights
+from vitrail.ops import attention_chunks
+from vitrail.ops.attention import attend
+from vitrail.ops.attention_chunks import attention_weights
 
 
 @pytest.mark.parametrize("chunk", [1, 2 * 3 * 7 * 2, 1 << 24])

@@ -4,14 +4,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from vitrail.ops import bootstrap
-from vitrail.ops.bootstrap import PairCounts, draw_groups, drawn_rates, drawn_share, interval_of
+from vitrail.ops import verification as bootstrap
 from vitrail.ops.verification import (
     Block,
+    PairCounts,
     area_under,
+    draw_groups,
+    drawn_rates,
+    drawn_share,
     equal_error_rate,
     genuine_pairs,
     impostor_pairs,
+    interval_of,
     normalize,
     roc,
     tar_at,

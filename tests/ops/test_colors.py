@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from vitrail.errors import ShapeError
-from vitrail.ops.colors import COLORS, class_colors, color_classes, mean_colors, small_colors
+from vitrail.ops.masking import COLORS, class_colors, color_classes, mean_colors, small_colors
 
 
 def slow_class(red: int, green: int, blue: int) -> int:

@@ -2,7 +2,7 @@
 
 import torch
 
-from vitrail.ops.palette import make_palette, nearest
+from vitrail.ops.masking import make_palette, nearest
 
 
 def test_the_nearest_color_is_the_one_of_the_smallest_distance() -> None:

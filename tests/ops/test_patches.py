@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitrail.errors import ShapeError
-from vitrail.ops import patchify, unpatchify
+from vitrail.ops.patches import patchify, unpatchify
 
 
 def test_patches_go_row_by_row_and_hold_row_column_channel() -> None:

@@ -8,7 +8,7 @@ from reference import cases
 from torch.nn import functional as F
 
 from vitrail.errors import ShapeError
-from vitrail.ops import resample_positions
+from vitrail.ops.positions import resample_positions
 
 GRID = st.tuples(st.integers(1, 9), st.integers(1, 9))
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import Ridge as TheirRidge
 
-from vitrail.ops.ridge import solve, whitening_of
+from vitrail.ops.probes import solve, whitening_of
 
 BIAS, LEAST = 100.0, 1e-5  # of the authors' evaluator, typed again
 

@@ -10,12 +10,11 @@ from peak import peak_bytes
 from vitrail.config import parse
 from vitrail.config.objective import MaskedAutoencoder, MaskedPatches, NextPixels, Objective
 from vitrail.config.recipe import EMA, SGD, Adam, Training
-from vitrail.data.loader import Batch
+from vitrail.data.source import Batch
 from vitrail.models import build
-from vitrail.ops.cost.counts import parameters
-from vitrail.ops.cost.memory import Step, peak_memory
-from vitrail.runtime import memory
-from vitrail.runtime.memory import fit_micro_batch, free_memory, networks, prediction_bytes
+from vitrail.ops.cost.counts import Step, parameters, peak_memory
+from vitrail.runtime import machine
+from vitrail.runtime.machine import fit_micro_batch, free_memory, networks, prediction_bytes
 from vitrail.train.prepare import build_objective
 
 CPU = torch.device("cpu")
@@ -24,7 +23,7 @@ GIB = 1 << 30
 
 
 def fitted(monkeypatch: pytest.MonkeyPatch, free: float, share: int, precision: str = "float32", **changes: Any) -> int:
-    monkeypatch.setattr(memory, "free_memory", lambda device: int(free))
+    monkeypatch.setattr(machine, "free_memory", lambda device: int(free))
     given = {"steps": 5, "optimizer": Adam()} | changes
     return fit_micro_batch(MODEL, Training(**given), share, CPU, precision)
 
@@ -91,7 +90,7 @@ def test_a_step_without_labels_needs_what_is_reckoned(
     weights = 4 * sum(parameter.numel() for parameter in made.module.parameters())
     measured = peak_bytes(once)[1] + 3 * weights + 4 * part.images.numel()  # with Adam's moments
     for share, fits in ((0.95, False), (1.15, True)):
-        monkeypatch.setattr(memory, "free_memory", lambda device, share=share: int(share * measured / memory.SHARE))
+        monkeypatch.setattr(machine, "free_memory", lambda device, share=share: int(share * measured / machine.SHARE))
         assert (fit_micro_batch(config, training, count, CPU, "float32") == count) == fits
 
 
@@ -128,7 +127,7 @@ def test_the_average_is_of_the_decoder_too(monkeypatch: pytest.MonkeyPatch) -> N
     objective = MaskedAutoencoder()
     decoder = parameters(networks(MODEL, objective)[1]).total
     asked = {"objective": objective, "ema": EMA()}
-    found = [fitted(monkeypatch, free, 4096, **asked) for free in (GIB, GIB + 4 * decoder / memory.SHARE)]
+    found = [fitted(monkeypatch, free, 4096, **asked) for free in (GIB, GIB + 4 * decoder / machine.SHARE)]
     assert found[0] < found[1]
     assert fitted(monkeypatch, GIB, 4096, objective=objective) >= found[1]
 
@@ -144,8 +143,8 @@ def test_free_memory_is_what_the_machine_and_its_container_leave(
     meminfo, cgroup = tmp_path / "meminfo", tmp_path / "cgroup"
     cgroup.mkdir()
     meminfo.write_text("MemTotal:       33554432 kB\nMemAvailable:   16777216 kB\nHugePages_Total:       0\n")
-    monkeypatch.setattr(memory, "MEMINFO", meminfo)
-    monkeypatch.setattr(memory, "CGROUP", cgroup)
+    monkeypatch.setattr(machine, "MEMINFO", meminfo)
+    monkeypatch.setattr(machine, "CGROUP", cgroup)
     assert free_memory(CPU) == 16 * GIB
     (cgroup / "memory.current").write_text(f"{5 * GIB}\n")
     (cgroup / "memory.max").write_text("max\n")

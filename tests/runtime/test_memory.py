@@ -7,7 +7,7 @@ import pytest
 
 CODE = """
 import resource, torch
-from vitrail.runtime.memory import keep_memory
+from vitrail.runtime.machine import keep_memory
 torch.set_num_threads(1)
 kept = keep_memory()
 def faults():

@@ -14,21 +14,19 @@ from torch.nn import functional as F
 import vitrail
 from vitrail.config.recipe import EMA, SGD, Adam, Augmentation, Schedule, Training
 from vitrail.data.decode import ImageError, Pixels
-from vitrail.data.loader import Batch
-from vitrail.data.source import Source
+from vitrail.data.source import Batch, Source
 from vitrail.data.sources.memory import MemorySource
 from vitrail.errors import ConfigError
 from vitrail.models import Model
 from vitrail.ops.random import Purpose, key, mix
-from vitrail.runtime.group import Group
+from vitrail.runtime.machine import Group
 from vitrail.runtime.reporter import SILENT, Reporter
-from vitrail.train.loop import accumulate, micro_step, sample_keys, split_micro_batches, train, train_step
+from vitrail.train.loop import Chore, accumulate, micro_step, sample_keys, split_micro_batches, train, train_step
 from vitrail.train.objective import Classification
-from vitrail.train.optimizer import DivergedError, gradients
-from vitrail.train.parts import Parts
 from vitrail.train.prepare import Ready, prepare
 from vitrail.train.run import run
-from vitrail.train.task import Task
+from vitrail.train.state import DivergedError, State, gradients
+from vitrail.train.task import Parts, Task
 
 CLASSES = ("ant", "bee", "cat", "dog", "elk")
 SMALL = {"depth": 2, "width": 24, "heads": 3, "mlp_width": 40}
@@ -370,9 +368,11 @@ def test_chores_come_after_every_step_and_an_interruption_ends_the_run(tmp_path:
     made = ready(tmp_path, images_of(24), steps=4)
     told: list[tuple[int, bool, bool]] = []
 
-    def chore(state: Any, *, ends: bool, interrupted: bool) -> None:
-        told.append((state.step, ends, interrupted))
+    class Told(Chore):
+        def __call__(self, state: State, *, ends: bool, interrupted: bool) -> None:
+            told.append((state.step, ends, interrupted))
 
+    chore = Told(every=1)
     made.plan.interrupted = lambda: made.state.step == 2
     assert not train(made.plan, made.state, [chore])
     assert told == [(1, False, False), (2, False, True)]
@@ -391,7 +391,7 @@ def test_patience_ends_a_run_and_the_best_is_taken(
     source, values = images_of(24), iter([0.3, 0.6, 0.5, 0.6, 0.2, 1.0])
     seen: list[dict[str, Tensor]] = []
 
-    def measure(model: Model, source: Source, **_: Any) -> Mapping[str, float]:
+    def measure(model: Model, source: Source, *_: Any) -> Mapping[str, float]:
         assert not model.training
         seen.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
         return {"accuracy": next(values), "count": len(seen)}
@@ -413,7 +413,7 @@ def test_without_patience_the_last_weights_are_taken(tmp_path: Path, monkeypatch
     values = iter([0.9, 0.1, 0.2])
     seen: list[dict[str, Tensor]] = []
 
-    def measure(model: Model, source: Source, **_: Any) -> Mapping[str, float]:
+    def measure(model: Model, source: Source, *_: Any) -> Mapping[str, float]:
         seen.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
         return {"accuracy": next(values)}
 

@@ -13,12 +13,11 @@ import vitrail
 from vitrail.cli import main
 from vitrail.config import Learned2DPositions, LearnedPositions, Sinusoidal2DPositions, SinusoidalPositions
 from vitrail.config.objective import MaskedAutoencoder, MaskedPatches
-from vitrail.data.loader import Batch
+from vitrail.data.source import Batch
 from vitrail.errors import ConfigError
 from vitrail.models import ViT
-from vitrail.models.mae import MaskedAutoencoderModel, decoder_config, encode_visible
-from vitrail.train.mae import MaskedAutoencoding
-from vitrail.train.masked import MaskedPatchPrediction
+from vitrail.models.objectives import MaskedAutoencoderModel, decoder_config, encode_visible
+from vitrail.train.objective import MaskedAutoencoding, MaskedPatchPrediction
 
 
 def objective(name: str = "vit", *, changes: dict[str, Any] | None = None, **settings: Any) -> MaskedAutoencoding:
@@ -182,4 +181,4 @@ def test_what_cannot_be_hidden_from_is_refused() -> None:
 def test_the_command_says_whose_field_it_is_that_another_objective_has(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pretrain", "sample", "--objective", "mae", "--set", "target=mean-color"]) == 1
     said = " ".join(capsys.readouterr().err.split())
-    assert "'target' is a field of objective=masked-patch; here objective is mae, whose fields are masked" in said
+    assert "'target' is a field of --objective masked-patch; here objective is mae, whose fields are masked" in said

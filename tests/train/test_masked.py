@@ -17,15 +17,14 @@ from vitrail.cli import main
 from vitrail.config.objective import MaskedPatches
 from vitrail.config.recipe import EMA, Training
 from vitrail.config.recipes import recipe
-from vitrail.data.loader import Batch
+from vitrail.data.source import Batch
 from vitrail.errors import ConfigError
 from vitrail.models import ViT
-from vitrail.models.masked import MaskedPatchModel
+from vitrail.models.objectives import MaskedPatchModel
 from vitrail.ops.masking import KEPT, MASK, OTHER
 from vitrail.ops.random import Purpose, draws
-from vitrail.train.masked import MaskedPatchPrediction, cover, draw_patches
-from vitrail.train.optimizer import ModelEMA, build_optimizer, trainable_names
-from vitrail.train.state import State
+from vitrail.train.objective import MaskedPatchPrediction, cover, draw_patches
+from vitrail.train.state import ModelEMA, State, build_optimizer, trainable_names
 
 
 def objective(name: str = "vit", **changes: Any) -> MaskedPatchPrediction:

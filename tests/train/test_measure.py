@@ -12,8 +12,9 @@ from vitrail.data.decode import ImageError, Pixels
 from vitrail.data.sources.memory import MemorySource
 from vitrail.errors import DataError
 from vitrail.models import Model, create
-from vitrail.runtime.group import Group
-from vitrail.train.measure import count_correct, measure_accuracy
+from vitrail.runtime.inference import InferenceOptions
+from vitrail.runtime.machine import Group
+from vitrail.train.chores import count_correct, measure_accuracy
 
 NAMES = tuple("abcdefg")
 CPU = Group(device=torch.device("cpu"))
@@ -72,7 +73,7 @@ def assert_equal(found: Mapping[str, float], expected: Mapping[str, float]) -> N
 @pytest.mark.parametrize("batch", [1, 4, 23, 64])
 def test_accuracy_is_that_of_a_loop_over_images_whatever_the_batch(batch: int) -> None:
     model, source = small(), images_of(23)
-    found = measure_accuracy(model, source, group=CPU, batch=batch)
+    found = measure_accuracy(model, source, InferenceOptions(group=CPU, batch_size=batch))
     expected = one_by_one(model, source, list(range(23)))
     assert 0 < expected["accuracy"] < expected["top5"] < 1
     assert_equal(found, expected)
@@ -82,37 +83,39 @@ def test_images_without_a_label_are_not_counted() -> None:
     model, source = small(), images_of(23).forget(0, 5, 6, 22)
     known = [sample for sample in range(23) if source.labels[sample] >= 0]
     assert len(known) == 19
-    assert_equal(measure_accuracy(model, source, group=CPU, batch=4), one_by_one(model, source, known))
+    assert_equal(
+        measure_accuracy(model, source, InferenceOptions(group=CPU, batch_size=4)), one_by_one(model, source, known)
+    )
 
 
 def test_images_that_cannot_be_read_are_left_out_and_counted_up_to_a_limit() -> None:
     model, source = small(), images_of(23)
     source.spoilt = frozenset([0, 1, 2, 3, 9])  # the whole first batch among them
     expected = one_by_one(model, source, [sample for sample in range(23) if sample not in source.spoilt])
-    found = measure_accuracy(model, source, group=CPU, batch=4, limit=0.25)
+    found = measure_accuracy(model, source, InferenceOptions(group=CPU, batch_size=4, bad_image_limit=0.25))
     assert_equal(found, expected | {"left_out": 5})
     with pytest.raises(DataError, match=r"of 23 images cannot be read, over the limit of 10\.0%"):
-        measure_accuracy(model, source, group=CPU, batch=4, limit=0.1)
+        measure_accuracy(model, source, InferenceOptions(group=CPU, batch_size=4, bad_image_limit=0.1))
 
 
 def test_a_set_without_any_label_has_an_accuracy_of_nothing() -> None:
-    found = measure_accuracy(small(), images_of(3).forget(0, 1, 2), group=CPU)
+    found = measure_accuracy(small(), images_of(3).forget(0, 1, 2), InferenceOptions(group=CPU))
     assert found == {"accuracy": 0, "loss": 0, "images": 0, "left_out": 0, "top5": 0}
 
 
 def test_few_classes_have_no_top_five() -> None:
-    assert "top5" not in measure_accuracy(small(5), images_of(6, 5), group=CPU)
-    assert "top5" in measure_accuracy(small(6), images_of(6, 6), group=CPU)
+    assert "top5" not in measure_accuracy(small(5), images_of(6, 5), InferenceOptions(group=CPU))
+    assert "top5" in measure_accuracy(small(6), images_of(6, 6), InferenceOptions(group=CPU))
 
 
 def test_a_model_that_trains_is_measured_without_its_dropout_and_trains_on() -> None:
     model, source = small(dropout=0.5), images_of(11)
     expected = one_by_one(model, source, list(range(11)))
     model.train()
-    assert_equal(measure_accuracy(model, source, group=CPU, batch=4), expected)
+    assert_equal(measure_accuracy(model, source, InferenceOptions(group=CPU, batch_size=4)), expected)
     assert model.training
     model.eval()
-    measure_accuracy(model, source, group=CPU)
+    measure_accuracy(model, source, InferenceOptions(group=CPU))
     assert not model.training
 
 
@@ -124,7 +127,11 @@ def test_another_forward_and_autocast_are_used_where_they_are_given() -> None:
         return torch.nn.functional.one_hot(torch.full((len(images),), 3), 7).float()
 
     found = measure_accuracy(
-        model, source, group=CPU, batch=4, forward=forward, autocast=lambda: torch.autocast("cpu", torch.bfloat16)
+        model,
+        source,
+        InferenceOptions(group=CPU, batch_size=4),
+        forward=forward,
+        autocast=lambda: torch.autocast("cpu", torch.bfloat16),
     )
     assert seen == [(4, True), (4, True)]  # filled up
     assert found["accuracy"] == pytest.approx((source.labels == 3).mean())

@@ -19,12 +19,12 @@ from vitrail.data.feed import evaluation_feed
 from vitrail.data.sources.memory import MemorySource
 from vitrail.errors import ConfigError
 from vitrail.models.encoder import SampleRandom
-from vitrail.runtime.group import Group
+from vitrail.runtime.inference import InferenceOptions
+from vitrail.runtime.machine import Group
 from vitrail.runtime.reporter import SILENT
-from vitrail.train.measure import measure_objective
-from vitrail.train.parts import Parts
+from vitrail.train.chores import measure_objective
 from vitrail.train.prepare import Ready, prepare
-from vitrail.train.task import Task
+from vitrail.train.task import Parts, Task
 
 OBJECTIVES: dict[str, Objective] = {
     "masked-patch": MaskedPatches(),
@@ -59,14 +59,14 @@ def ready(objective: Objective, *, count: int = 10, **changes: Any) -> Ready:
 @pytest.mark.parametrize("word", OBJECTIVES)
 def test_an_evaluation_asks_of_every_image_once_and_always_the_same(word: str) -> None:
     made = ready(OBJECTIVES[word])
-    source = made.plan.feed.loader.source
+    source = made.plan.feed.source
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in made.state.module.named_parameters():
             if name != "palette":
                 parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
     made.state.module.eval()
-    found = measure_objective(made.plan, made.state, source, workers=0)
+    found = measure_objective(made.plan, made.state, source, InferenceOptions(group=made.plan.group))
     losses = []
     with torch.no_grad():
         preprocessing = made.state.model.card.preprocessing
@@ -81,7 +81,9 @@ def test_an_evaluation_asks_of_every_image_once_and_always_the_same(word: str) -
         True,
         4,
     )  # the last part is filled up by images that do not count
-    assert measure_objective(made.plan, made.state, source, workers=0) == pytest.approx(dict(found), rel=1e-5)
+    assert measure_objective(made.plan, made.state, source, InferenceOptions(group=made.plan.group)) == pytest.approx(
+        dict(found), rel=1e-5
+    )
 
 
 def test_what_is_hidden_depends_on_the_seed() -> None:
@@ -128,7 +130,7 @@ SMALL = [word for name, value in SHAPE.items() for word in ("--set", f"model.{na
 PIXELS = ["--objective", "next-pixel", "--set", "colours=8"]
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize("parallel", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
 def test_two_processes_have_one_palette_and_learn_as_one_does(parallel: str, runs: Runs, tmp_path: Path) -> None:
     command = ["pretrain", "sample", *PIXELS, "--set", "image_size=8", *RUN, *SMALL, "--set", "micro_batch=5"]
     alone, both = tmp_path / "alone", tmp_path / "both"
@@ -167,4 +169,4 @@ def test_commands_that_measure_accuracy_take_labels_alone(capsys: pytest.Capture
     for command in (["transfer", "sample"], ["vtab", "nowhere"]):
         assert main([*command, "--model", "vitrail-ti8", "--set", "objective=mae"]) == 1
         said = " ".join(capsys.readouterr().err.split())
-        assert "labels are what is learned; got objective mae. Pre-train with objective=mae" in said
+        assert "labels are what is learned; got objective mae. Pre-train with --set objective=mae" in said

@@ -14,7 +14,8 @@ from vitrail.config.objective import MaskedAutoencoder, MaskedPatches, NextPixel
 from vitrail.config.recipe import EMA, SGD, Augmentation, Training
 
 ROOT = Path(__file__).parents[2]
-KEPT = sorted((ROOT / "results").rglob("training.json"))
+# Documents of before the field's words; later ones have those.
+KEPT = sorted(path for path in (ROOT / "results").rglob("training.json") if '"optimiser"' in path.read_text())
 # What fields of each kind were called, by what they are called now.
 BEFORE: dict[str, dict[str, str]] = {
     "training": {

@@ -9,11 +9,10 @@ from reference.optimizers import Arrays
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from vitrail.config.recipe import EMA, SGD, Adam, Schedule
+from vitrail.config.recipe import EMA, SGD, Adam, Schedule, decay_at, rate_at
 from vitrail.errors import ConfigError
 from vitrail.models import Model
-from vitrail.ops.schedules import decay_at, rate_at
-from vitrail.train.optimizer import ModelEMA, build_optimizer, clip, gradients, moments, set_rate
+from vitrail.train.state import ModelEMA, build_optimizer, clip, gradients, moments, set_rate
 
 STEPS = 40
 BLOCK = ("attention.qkv", "attention.out", "mlp.expand", "mlp.contract")

@@ -15,11 +15,11 @@ from vitrail.cli import main
 from vitrail.config import PatchStem, ViTConfig
 from vitrail.config.objective import NextPixels
 from vitrail.config.recipe import Training
-from vitrail.data.loader import Batch
+from vitrail.data.source import Batch
 from vitrail.errors import ConfigError
 from vitrail.models import ViT
-from vitrail.models.pixels import NextPixelModel
-from vitrail.train.pixels import NextPixelPrediction
+from vitrail.models.objectives import NextPixelModel
+from vitrail.train.objective import NextPixelPrediction
 from vitrail.train.task import Task, foresee_model
 
 CAUSAL = {"stem": PatchStem(patch=1), "image_size": (4, 5), "causal": True, "pooling": "mean"}
@@ -159,7 +159,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     ):
         with pytest.raises(ConfigError, match=words):
             objective(**changes)
-    with pytest.raises(ConfigError, match="colours must be a whole number, at least 2; got 1"):
+    with pytest.raises(ConfigError, match="colors must be a whole number, at least 2; got 1"):
         NextPixels(colors=1)
     with pytest.raises(ConfigError, match="a BiT has none"):
         NextPixelPrediction(family("bit"), NextPixels(), torch.zeros(4, 3))

@@ -16,7 +16,8 @@ from vitrail.cli import main
 from vitrail.config.recipe import Adam, Training
 from vitrail.data.sources.memory import MemorySource
 from vitrail.models import Model
-from vitrail.runtime.group import Group
+from vitrail.runtime.inference import InferenceOptions
+from vitrail.runtime.machine import Group
 from vitrail.runtime.reporter import SILENT
 from vitrail.train.run import run
 from vitrail.train.task import Task
@@ -54,7 +55,7 @@ def test_a_probe_changes_nothing_else(probed: Path, wanted: dict[str, Any]) -> N
     assert {**found, "log": [line for line in found["log"] if line["kind"] != "probe"]} == wanted
 
 
-def stirring(model: Model, *, group: Group, batch: int, workers: int, limit: float) -> dict[str, float]:
+def stirring(model: Model, options: InferenceOptions) -> dict[str, float]:
     """Probe with nothing, and leave torch's generator elsewhere."""
     torch.manual_seed(int(torch.randint(1 << 30, ())))
     return {"linear": 0.0}
@@ -136,7 +137,7 @@ def test_images_that_turn_out_to_be_bad_do_not_end_the_run(
     assert result(tmp_path / "run") == wanted
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize("parallel", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
 def test_two_processes_probe_the_weights_that_they_save(
     parallel: str, runs: Runs, images: Path, tmp_path: Path
 ) -> None:
@@ -146,7 +147,8 @@ def test_two_processes_probe_the_weights_that_they_save(
     assert [line["step"] for line in probes(out)] == [4, 8, 12]
     probe, _ = open_probe(str(images), allow_pipe=False)
     assert probe is not None
-    found = probe(vitrail.load(out), group=Group(device=torch.device("cpu")), batch=4, workers=0, limit=0.1)
+    group = Group(device=torch.device("cpu"))
+    found = probe(vitrail.load(out), InferenceOptions(group=group, batch_size=4, bad_image_limit=0.1, cache=False))
     assert {name: probes(out)[-1][name] for name in found} == pytest.approx(dict(found))
     assert steps_of(out)[-1] == 12
 

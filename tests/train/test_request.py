@@ -1,19 +1,24 @@
 """What is chosen for a run that says little, by the number and size of the images, and the reasons given."""
 
 import io
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitrail.config import parse
+from vitrail.config import Provenance, parse
 from vitrail.config.recipe import SGD, Augmentation, Schedule
 from vitrail.config.recipes import adjust, recipe
 from vitrail.data.decode import ImageError, Pixels
 from vitrail.data.source import Source
 from vitrail.errors import DataError
-from vitrail.train.request import batch_for, choose, middle_side
+from vitrail.models import Model, create
+from vitrail.train.request import Choice, batch_for, choose, choose_recipe, middle_side, read_request
+from vitrail.train.task import open_start
 
 
 class Many(Source):
@@ -66,6 +71,14 @@ def test_the_paper_keeps_back_more_of_fewer_images(count: int, dev: float, model
     within = choose(source, model, pretrained=pretrained, has_val=True)
     assert within.training.validation_share == 0
     assert not any("kept back" in reason for reason in within.reasons)
+
+
+def test_classes_without_images_are_said_where_they_are_most() -> None:
+    source = Many(100, (28, 28))
+    said = "2 of these classes have no image: are labels numbered from 0?"
+    assert said in choose(source, None, pretrained=False, has_val=True).reasons
+    source.class_names = ("ant", "bee")
+    assert not any("no image" in reason for reason in choose(source, None, pretrained=False, has_val=False).reasons)
 
 
 @pytest.mark.parametrize(
@@ -184,3 +197,26 @@ def test_a_small_checkpoint_and_few_images_have_a_recipe_of_their_own() -> None:
     assert with_margin.training.recipe == "finetune"
     many = choose(Many(12_000, (224, 224)), "vitrail-ti8", pretrained=True, has_val=False, small=True)
     assert many.training.recipe == "finetune"
+
+
+def chosen_for(model: str | Model, kind: Literal["finetune", "pretrain"] = "finetune") -> Choice:
+    request = read_request(kind, "photos", model, None, (), {})
+    return choose_recipe(request, {"all": Many(600, (40, 40))}, open_start(model))
+
+
+@pytest.mark.parametrize(("name", "size"), [("ViT-Ti/8", 40), ("BiT-R50x1", 40)])
+def test_a_fresh_model_in_memory_is_trained_as_its_name_would_be(name: str, size: int) -> None:
+    model = create(name, image_size=size)
+    by_name, fresh = chosen_for(name), chosen_for(model)
+    assert fresh.training == adjust(by_name.training, {"image_size": None})
+    assert "from scratch, as the model in memory was neither loaded nor trained before" in fresh.reasons
+    assert "the model's own image size; the images are about 40 pixels" in fresh.reasons
+    assert chosen_for(model, "pretrain").training == fresh.training
+    loaded = create(name, image_size=size)
+    loaded.card = replace(loaded.card, provenance=Provenance(source="a.npz", layout="google", container="npz"))
+    trained = create(name, image_size=size)
+    with torch.no_grad():
+        trained.get_parameter("norm.bias").add_(0.01)
+    for other in (loaded, trained):
+        assert chosen_for(other).training.recipe == ("bit/hyperrule" if "BiT" in name else "finetune/small")
+        assert not any("from scratch" in reason for reason in chosen_for(other).reasons)

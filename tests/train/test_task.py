@@ -15,7 +15,7 @@ from files.servers import Served, Server
 import vitrail
 from vitrail.cli import main
 from vitrail.config import override
-from vitrail.config.codec import decode, encode
+from vitrail.config.fields import decode, encode
 from vitrail.config.objective import MaskedAutoencoder, MaskedPatches, NextPixels, Objective
 from vitrail.config.recipe import Training
 from vitrail.data.open import open_data
@@ -26,8 +26,18 @@ from vitrail.files import transfer
 from vitrail.models import build
 from vitrail.runtime.reporter import Reporter
 from vitrail.train.folder import lock, run_lock
-from vitrail.train.parts import CUT, choose_parts, cut_dev, describe_held_out, keep_classes, kept_back, without_held_out
-from vitrail.train.task import Task, build_model, foresee_model
+from vitrail.train.task import (
+    CUT,
+    Task,
+    build_model,
+    choose_parts,
+    cut_dev,
+    describe_held_out,
+    foresee_model,
+    keep_classes,
+    kept_back,
+    without_held_out,
+)
 
 TINY = ("--model", "ViT-Ti/4", "--set", "model.depth=1", "--set", "model.width=24", "--set", "model.heads=3")
 

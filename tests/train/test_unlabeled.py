@@ -17,8 +17,8 @@ from vitrail.cli import main
 from vitrail.data.open import open_data
 from vitrail.data.source import Source
 from vitrail.errors import VitrailError
-from vitrail.train.parts import choose_parts
 from vitrail.train.request import choose
+from vitrail.train.task import choose_parts
 
 Make = Callable[[Path], Path]
 COUNT = 24
@@ -141,7 +141,7 @@ def test_labels_that_are_to_be_learned_are_asked_for(
     said = " ".join(capsys.readouterr().err.split())
     assert "label" in said
     if make not in (listed_in_part, rows):  # whose line or row is named
-        assert "vitrail pretrain --objective masked-patch (or mae, next-pixel) learns without labels." in said
+        assert "pre-training learns without labels: --objective masked-patch (or mae, next-pixel)." in said
 
 
 def test_a_run_without_labels_goes_on_to_the_same_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,20 +3,25 @@
 import csv
 import io
 import os
+from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from evaluating import CPU, HEIGHT, NAMES, WIDTH, Pictures, guessing, write_folder
 from PIL import Image
+from torch.utils.data import Subset
 
 import vitrail
+from vitrail.checkpoint.run_folder import locate
 from vitrail.data.feed import evaluation_feed
 from vitrail.data.open import open_data
-from vitrail.errors import ConfigError, DataError
+from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.runtime.inference import InferenceOptions
-from vitrail.runtime.reporter import Reporter
+from vitrail.runtime.reporter import Reporter, cell_len
 from vitrail.verbs import predict as verbs
 from vitrail.verbs.predictions import save_features
 
@@ -204,7 +209,7 @@ def test_options_that_cannot_be_are_refused(photos: Path) -> None:
     for name, wrong in (("top", 0), ("batch_size", 0), ("workers", -1), ("precision", "int8")):
         with pytest.raises(ConfigError, match=name):
             vitrail.predict(model, photos, **{name: wrong})  # pyright: ignore[reportArgumentType]
-    with pytest.raises(TypeError, match="bach_size"):
+    with pytest.raises(ConfigError, match=r"embed has no option .bach_size.. Did you mean .batch_size"):
         vitrail.embed(model, photos, bach_size=3)  # pyright: ignore[reportCallIssue]
 
 
@@ -218,6 +223,52 @@ def test_what_is_not_there_is_said_before_the_model_is_looked_at(
         vitrail.predict("no-model", images)
 
 
+@pytest.mark.parametrize("columns", [43, 80, 131])
+def test_a_table_shows_all_classes_that_are_asked_for_in_the_width_of_the_terminal(
+    photos: Path, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = guessing(names=["a long name of a class 日本" * 4, *NAMES[1:]])
+    (photos / ("日本語の写真" * 9 + ".png")).write_bytes(paths_of(photos / "a")[0].read_bytes())
+    found = vitrail.predict(model, photos, top=3)
+    assert [line.count("%") for line in found.table()] == [3] * len(found)
+    assert all(any(name in line for line in found.table()) for name in found.names)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = [*found.table()]
+    assert "".join(lines).count("%") == 3 * len(found)
+    assert columns // 2 < max(map(cell_len, lines)) <= columns
+    assert max(map(cell_len, vitrail.predict(model, paths_of(photos)[:1], top=3).table())) <= columns
+
+
+def test_an_option_that_is_not_there_is_answered_with_the_nearest() -> None:
+    wrong: list[tuple[Callable[..., object], str, str]] = [
+        (vitrail.predict, "topk", "top"),
+        (vitrail.predict, "top_k", "top"),
+        (vitrail.embed, "img_size", "image_size"),
+        (vitrail.evaluate, "batch", "batch_size"),
+        (vitrail.fewshot, "shot", "shots"),
+        (vitrail.verify, "num_workers", "workers"),
+    ]
+    for verb, option, meant in wrong:
+        with pytest.raises(ConfigError, match=f"{verb.__name__} has no option '{option}'. Did you mean '{meant}'"):
+            verb("no-model", "sample", **{option: 2})
+
+
+def test_a_dataset_is_read_without_its_labels() -> None:
+    model, pairs = guessing(names=NAMES), [(Pictures(IMAGES).read(index), index) for index in range(5)]
+    subset: Any = Subset(pairs, range(5))  # pyright: ignore[reportArgumentType]
+    wanted = vitrail.predict(model, [image for image, _ in pairs]).logits
+    for data in (pairs, subset, [{"image": image, "label": "?"} for image, _ in pairs]):
+        assert torch.equal(vitrail.predict(model, data).logits, wanted)
+        assert len(vitrail.embed(model, data)) == 5
+
+
+@pytest.mark.parametrize(("images", "got"), [(None, "None"), ({"a": "a.jpg"}, "a dict. Give its values")])
+def test_what_holds_no_images_is_refused(images: object, got: str) -> None:
+    with pytest.raises(ConfigError, match=f"images must be a path, .* or a dataset; got {got}."):
+        vitrail.predict("no-model", images)
+
+
 def test_results_print_well(photos: Path) -> None:
     model = guessing(names=["[red]long [/] name of a class 日本" * 2, *NAMES[1:]])
     for name in ("new\nline.png", "日本語の写真" * 9 + ".png", "esc\x1b[31m.png"):
@@ -227,7 +278,6 @@ def test_results_print_well(photos: Path) -> None:
     lines = [*found.table()]
     assert len(lines) == len(found)
     assert all(line.isprintable() for line in lines)
-    assert max(len(line) + sum(sign > "\u3000" for sign in line) for line in lines) <= 80
     one = vitrail.predict(model, photos / "new\nline.png", top=3)
     assert len([*one.table()]) == 4
     assert "\n" not in str(one[0])
@@ -275,3 +325,21 @@ def test_the_answers_are_those_of_evaluation(photos: Path) -> None:
     assert found.names == [os.path.join(photos, source.name(int(index))) for index in expected.samples]
     for each, classes, shares in zip(found, expected.classes, expected.probabilities, strict=True):
         assert each.top(5) == [(NAMES[number], float(share)) for number, share in zip(classes, shares, strict=True)]
+
+
+def test_a_name_of_a_fresh_model_is_told_from_a_checkpoint(photos: Path) -> None:
+    with pytest.raises(CheckpointError, match="ViT-B/16 is a fresh model, which knows nothing yet"):
+        vitrail.predict("ViT-B/16", photos)
+    with pytest.raises(CheckpointError, match="the name of weights; got a ViT"):
+        locate(guessing())
+
+
+def test_the_model_in_the_box_is_planned_as_a_model_in_memory() -> None:
+    boxed, held = vitrail.plan("vitrail-ti8"), vitrail.plan(vitrail.load("vitrail-ti8"))
+    assert boxed.name == "vitrail-ti8"
+    assert boxed.config == held.config
+    assert vitrail.plan("vitrail-ti8", classes=3).config.classes == 3
+
+
+def test_help_names_the_silent_reporter() -> None:
+    assert "= SILENT" in str(signature(vitrail.inspect))

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 
 import vitrail
 from vitrail.cli import main
-from vitrail.data.loader import Batch
+from vitrail.data.source import Batch
 from vitrail.errors import ConfigError, DataError, VitrailError
 from vitrail.models import Model
 from vitrail.verbs.training import Run
@@ -104,6 +104,50 @@ def test_a_dataset_and_a_model_in_memory_train_and_leave_nothing_behind(nowhere:
     assert model.training
     assert model.card == card
     assert not same(before, tensors(run.model))
+
+
+@pytest.mark.parametrize("true", [1, np.True_])
+def test_one_callback_needs_no_list_and_ends_the_run_by_anything_true(true: object) -> None:
+    assert finetune(Shades(), steps=3, callbacks=lambda record: record["kind"] == "train" and true).step == 1
+    assert finetune(Shades(), steps=1, callbacks=None).step == 1
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 12])
+def test_any_batch_size_trains_with_mixup(batch_size: int) -> None:
+    run = finetune(Shades(), steps=2, batch_size=batch_size, mixup=0.5)
+    assert (run.finished, run.step) == (True, 2)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_run_stands_for_its_model_everywhere(tmp_path: Path, *, kept: bool) -> None:
+    run = finetune(Shades(), steps=1, out=tmp_path / "run" if kept else None)
+    images = [Shades()[index][0] for index in range(3)]
+    wanted = vitrail.predict(run.model, images).logits
+    assert torch.equal(vitrail.predict(run, images).logits, wanted)
+    assert torch.equal(vitrail.predict(vitrail.load(run), images).logits, wanted)
+    assert vitrail.evaluate(run, Shades(), against=run, split="all", device="cpu").images == COUNT
+    assert len(vitrail.fewshot(run, Shades(), shots=[1], seeds=[0], device="cpu").cells) == 1
+    assert vitrail.verify(run, Shades(), everyone=True, device="cpu").document()
+    assert vitrail.inspect(run, images, out=tmp_path / "page", bias=False).page.is_file()
+    assert vitrail.plan(run).config == run.model.config
+    assert finetune(Shades(), model=run, steps=1).finished
+
+
+def test_a_run_that_took_no_step_says_so() -> None:
+    run = finetune(Shades(), callbacks=lambda record: True)
+    with pytest.raises(ConfigError, match="no model where it took no step"):
+        vitrail.predict(run, Shades()[0][0])
+
+
+def test_a_run_that_is_interrupted_has_the_metrics_of_its_last_evaluation() -> None:
+    def stop(record: Mapping[str, Any]) -> None:
+        if record["kind"] == "train" and record["step"] == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    run = finetune(Shades(), steps=9, evaluate_every=2, callbacks=stop)
+    assert not run.finished
+    last = [record for record in run.history if record["kind"] == "evaluation"][-1]
+    assert run.metrics == {name: last[name] for name in ("accuracy", "loss", "images", "left_out")}
 
 
 def test_a_callback_sees_every_record_and_ends_the_run(tmp_path: Path) -> None:
@@ -232,6 +276,9 @@ UNREAD = object()  # what is no data, and would be refused where it were opened
         ({"model.dept": 2}, "Did you mean 'depth'?"),
         ({"num_classes": 2}, "Leave classes out"),
         ({"settings": ["momentum"]}, "a setting is FIELD=VALUE"),
+        ({"objective": object()}, "build, inputs, compute_loss; got one missing build, inputs, compute_loss"),
+        ({"objective": Brightness}, "got the class Brightness: call it"),
+        ({"objective": "masked"}, "Did you mean 'masked-patch'?"),
         ({"model": "ViT-Ti/7.npz"}, "there is no file ViT-Ti/7.npz"),
     ],
 )

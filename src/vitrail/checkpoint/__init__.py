@@ -2,7 +2,6 @@
 
 from vitrail.checkpoint.describe import Description, describe
 from vitrail.checkpoint.load import Checkpoint, load, open_checkpoint
-from vitrail.checkpoint.request import read_fields
 from vitrail.checkpoint.save import convert, save
 
-__all__ = ["Checkpoint", "Description", "convert", "describe", "load", "open_checkpoint", "read_fields", "save"]
+__all__ = ["Checkpoint", "Description", "convert", "describe", "load", "open_checkpoint", "save"]

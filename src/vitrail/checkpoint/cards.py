@@ -5,8 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from vitrail.checkpoint.reading import Recognized
-from vitrail.config import Card, Preprocessing, ViTConfig, decode
+from vitrail.config import Card, ModelConfig, Preprocessing, Provenance, ViTConfig, decode
 from vitrail.errors import ConfigError
 
 # Published models of torchvision: normalised by ImageNet's statistics, the middle 224 of 256.
@@ -14,19 +13,18 @@ IMAGENET = {"mean": (0.485, 0.456, 0.406), "deviation": (0.229, 0.224, 0.225)}
 PIL_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 
 
-def read_card(opened: Recognized) -> Card:
+def read_card(layout: str, config: ModelConfig, documents: Mapping[str, Any], provenance: Provenance) -> Card:
     """Read what is known beside the weights; what makes no sense there is as if it were not said."""
-    documents, provenance = opened.location.documents, opened.provenance
     said, how, names = documents.get("config.json", {}), None, None
-    match opened.layout.name:
+    match layout:
         case "google" | "vitrail":
             how = Preprocessing()
         case "hf":
-            names = _labels(said.get("id2label"), opened)
+            names = _labels(said.get("id2label"), config)
             how = _from_hf(documents.get("preprocessor_config.json", {}))
         case "timm":
             listed = said.get("label_names")
-            names = tuple(listed) if _fits(listed, opened) else None
+            names = tuple(listed) if _fits(listed, config) else None
             how = _from_timm(said.get("pretrained_cfg"))
         case _:
             how = Preprocessing(resize="crop", crop_share=0.875, **IMAGENET)  # pyright: ignore[reportArgumentType]
@@ -83,9 +81,7 @@ def _from_timm(said: object) -> Preprocessing | None:
         return None
     words = {"interpolation": "bicubic", "resize": "squash" if said.get("crop_mode") == "squash" else "crop"}
     return _read(
-        words,
-        said,
-        {"mean": "mean", "std": "deviation", "interpolation": "interpolation", "crop_pct": "crop_share"},
+        words, said, {"mean": "mean", "std": "deviation", "interpolation": "interpolation", "crop_pct": "crop_share"}
     )
 
 
@@ -96,17 +92,17 @@ def _read(words: dict[str, Any], said: Mapping[str, Any], names: Mapping[str, st
     return None
 
 
-def _labels(said: object, opened: Recognized) -> tuple[str, ...] | None:
+def _labels(said: object, config: ModelConfig) -> tuple[str, ...] | None:
     """Read id2label; transformers' LABEL_0, LABEL_1 are no names."""
     if not isinstance(said, dict):
         return None
     names = [said.get(str(index)) for index in range(len(said))]
-    if not _fits(names, opened) or all(name == f"LABEL_{index}" for index, name in enumerate(names)):
+    if not _fits(names, config) or all(name == f"LABEL_{index}" for index, name in enumerate(names)):
         return None
     return tuple(str(name) for name in names)
 
 
-def _fits(names: object, opened: Recognized) -> bool:
+def _fits(names: object, config: ModelConfig) -> bool:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return False
-    return len(names) == opened.found.config.classes
+    return len(names) == config.classes

@@ -2,16 +2,17 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
+from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from vitrail.checkpoint.adapt import Request
 from vitrail.checkpoint.archives.base import Archive
 from vitrail.checkpoint.description import Description, TensorStatistics
 from vitrail.checkpoint.layouts.base import Row
-from vitrail.checkpoint.load import open_checkpoint
-from vitrail.checkpoint.request import Request
+from vitrail.checkpoint.load import open_checkpoint, recognize
 from vitrail.config import Card, Grid, ModelConfig, ViTConfig, name_of
 from vitrail.errors import CheckpointError
 
@@ -26,11 +27,11 @@ def describe(
     **fields: object,
 ) -> Description:
     """Say what a file, folder, address or name holds; `image_size`, `grid` and `heads` tell what it leaves open."""
-    hints = Request.of({"image_size": image_size, "grid": grid, **fields}).hints
+    hints = Request.of({"image_size": image_size, "grid": grid, **fields})
     with open_checkpoint(path) as checkpoint, checkpoint.named(), checkpoint.verifying():
         archive, opened, reason = checkpoint.archive, None, None
         try:
-            opened = checkpoint.recognize(hints)
+            opened = recognize(checkpoint.location, archive, hints)
             rows = opened.check()
         except CheckpointError as error:
             rows, reason = [], str(error)
@@ -39,12 +40,12 @@ def describe(
         return Description(
             source=checkpoint.location.source,
             container=archive.kind,
-            size=_size(archive),
+            size=sum(path.stat().st_size for path in archive.paths),
             layout=opened.layout.name if opened else None,
             title=opened.layout.title if opened else None,
             model=name_of(config) if config else None,
             config=config,
-            card=checkpoint.card(opened) if opened else Card(),
+            card=opened.card() if opened else Card(),
             reason=reason,
             odd=tuple(_oddities(tensors, config)),
             tensors=tensors,
@@ -52,39 +53,29 @@ def describe(
 
 
 def _measure(archive: Archive, rows: list[Row]) -> Iterator[TensorStatistics]:
-    ours = {name: _general(row) for row in rows for name in row.theirs}
-    for name, entry in archive.entries.items():
-        known = isinstance(entry.dtype, torch.dtype)
-        head = TensorStatistics(
-            name=name, ours=ours.get(name), shape=entry.shape, dtype=str(entry.dtype).removeprefix("torch.")
+    ours = {
+        name: row.ours if row.layer is None else row.ours.replace(f".{row.layer}.", ".*.", 1)  # of all layers
+        for row in rows
+        for name in row.theirs
+    }
+    for name, (shape, dtype) in archive.entries.items():
+        numbers = _numbers(archive.read(name)) if isinstance(dtype, torch.dtype) and prod(shape) else {}
+        yield TensorStatistics(
+            name=name, ours=ours.get(name), shape=shape, dtype=str(dtype).removeprefix("torch."), **numbers
         )
-        yield _with_numbers(head, archive.read(name)) if known and head.parameters else head
 
 
-def _general(row: Row) -> str:
-    """Name a parameter; one of all layers where the file stacks them."""
-    return row.ours if row.layer is None else row.ours.replace(f".{row.layer}.", ".*.", 1)
-
-
-def _with_numbers(head: TensorStatistics, tensor: Tensor) -> TensorStatistics:
+def _numbers(tensor: Tensor) -> dict[str, Any]:
     numbers = tensor.flatten().to(torch.promote_types(tensor.dtype, torch.float32))
     finite = torch.isfinite(numbers)
     wrong = int(numbers.numel() - finite.sum())
     if wrong:
         numbers = numbers[finite]
     if not numbers.numel():
-        return replace(head, not_finite=wrong)
-    deviation, mean = torch.std_mean(numbers, correction=0)
-    low, high = torch.aminmax(numbers)
-    return replace(
-        head,
-        mean=float(mean),
-        deviation=float(deviation),
-        low=float(low),
-        high=float(high),
-        zeros=float((numbers == 0).float().mean()),
-        not_finite=wrong,
-    )
+        return {"not_finite": wrong}
+    (deviation, mean), (low, high) = torch.std_mean(numbers, correction=0), torch.aminmax(numbers)
+    found = {"mean": mean, "deviation": deviation, "low": low, "high": high, "zeros": (numbers == 0).float().mean()}
+    return {"not_finite": wrong, **{name: float(value) for name, value in found.items()}}
 
 
 def _oddities(tensors: tuple[TensorStatistics, ...], config: ModelConfig | None) -> Iterator[str]:
@@ -95,7 +86,7 @@ def _oddities(tensors: tuple[TensorStatistics, ...], config: ModelConfig | None)
     precisions = sorted({tensor.dtype for tensor in tensors if tensor.ours is not None})
     if len(precisions) > 1:
         yield f"the tensors have {len(precisions)} precisions: {', '.join(precisions)}"
-    if huge := [tensor for tensor in tensors if tensor.high is not None and _largest(tensor) > LARGE]:
+    if huge := [tensor for tensor in tensors if max(-(tensor.low or 0.0), tensor.high or 0.0) > LARGE]:
         yield f"numbers over {LARGE:,.0f} in {_some(huge)}"
     if config is None:
         return
@@ -109,20 +100,11 @@ def _oddities(tensors: tuple[TensorStatistics, ...], config: ModelConfig | None)
             if head.high == 0
             else f"all weights of the classifier are {head.high}"
         )
-    quiet = ("head.", "class_token", "positions.")
-    flat = [
-        tensor
-        for tensor in tensors
-        if tensor.ours is not None
-        and not tensor.ours.startswith(quiet)
-        and tensor.ours.endswith("weight")
-        and "norm" not in tensor.ours
-        and len(tensor.shape) > 1
-        and _constant(tensor)
-    ]
-    if flat:
+    weights = [(tensor.ours, tensor) for tensor in tensors if tensor.ours and tensor.ours.endswith("weight")]
+    kernels = [tensor for name, tensor in weights if "norm" not in name and not name.startswith("head.")]
+    if flat := [tensor for tensor in kernels if len(tensor.shape) > 1 and _constant(tensor)]:
         yield f"all numbers are the same in {_some(flat)}"
-    norms = [tensor for tensor in tensors if tensor.ours and "norm" in tensor.ours and tensor.ours.endswith("weight")]
+    norms = [tensor for name, tensor in weights if "norm" in name]
     if norms and all(_constant(tensor) and tensor.high in (0, 1) for tensor in norms):
         yield "every norm is as a fresh model's: the weights look untrained"
     if isinstance(config, ViTConfig) and (token := by_ours.get("class_token")) and _constant(token):
@@ -133,15 +115,6 @@ def _constant(tensor: TensorStatistics) -> bool:
     return tensor.low is not None and tensor.low == tensor.high and not tensor.not_finite
 
 
-def _largest(tensor: TensorStatistics) -> float:
-    return max(abs(tensor.low or 0.0), abs(tensor.high or 0.0))
-
-
 def _some(tensors: list[TensorStatistics]) -> str:
     names = ", ".join(tensor.name for tensor in tensors[:3])
     return names + (f" and {len(tensors) - 3} more" if len(tensors) > 3 else "")
-
-
-def _size(archive: Archive) -> int:
-    paths = {archive.path, *getattr(archive, "paths", ())}
-    return sum(path.stat().st_size for path in paths)

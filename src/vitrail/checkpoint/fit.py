@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -84,7 +85,10 @@ def misfits(config: ModelConfig, layout: Layout, dialect: Dialect) -> Iterator[M
         if holds.hidden == "headless" and config.classes:
             yield Misfit("its classifier, since the layout has no tanh layer before one", _without_head)
         elif holds.hidden == "no" and not dialect.get("hidden"):
-            yield Misfit("its pre-training head, the tanh layer and the classifier after it", _without_hidden)
+            yield Misfit(
+                "its pre-training head, the tanh layer and the classifier after it",
+                partial(_without_head, pre_logits=None),
+            )
 
 
 def family_of(config: ModelConfig) -> str:
@@ -127,15 +131,10 @@ def _zero_biases(config: ModelConfig, weights: Weights) -> tuple[ModelConfig, We
     return replace(config, qkv_bias=True), weights | zeros
 
 
-def _without_head(config: ModelConfig, weights: Weights) -> tuple[ModelConfig, Weights]:
-    return replace(config, classes=None, cosine_scale=None), {
-        n: t for n, t in weights.items() if not n.startswith("head.")
-    }
-
-
-def _without_hidden(config: ModelConfig, weights: Weights) -> tuple[ModelConfig, Weights]:
-    kept = {name: tensor for name, tensor in weights.items() if not name.startswith(("head.", "hidden."))}
-    return replace(config, classes=None, pre_logits=None), kept  # pyright: ignore[reportCallIssue]
+def _without_head(config: ModelConfig, weights: Weights, **fields: None) -> tuple[ModelConfig, Weights]:
+    gone = ("head.", "hidden.") if "pre_logits" in fields else "head."
+    kept = {name: tensor for name, tensor in weights.items() if not name.startswith(gone)}
+    return replace(config, classes=None, cosine_scale=None, **fields), kept
 
 
 def _constants(part: object, held: Any) -> Iterator[Misfit]:  # noqa: ANN401

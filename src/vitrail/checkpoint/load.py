@@ -1,30 +1,38 @@
-"""`vitrail.load` and the open checkpoint under it: from whatever holds weights to a model, adapted on the way."""
+"""`vitrail.load` and the open checkpoint under it: weights recognised by their names, read strictly, and adapted."""
 
 import logging
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any, NamedTuple
 from weakref import finalize
 
 import torch
+from torch import Tensor
 
-from vitrail.checkpoint.adapt import Weights, adapt
+from vitrail.checkpoint.adapt import ModelInMemory, Request, Weights, adapt, assemble, compare
+from vitrail.checkpoint.archives.base import Archive, Headers, open_archive
 from vitrail.checkpoint.cards import read_card
-from vitrail.checkpoint.layouts.base import FileHints
-from vitrail.checkpoint.reading import Recognized, compare, open_archive, read_weights, recognize
-from vitrail.checkpoint.request import Request
-from vitrail.checkpoint.run_folder import RUN_FILES, WEIGHTS, locate, read_run_card
+from vitrail.checkpoint.layouts import google, hf, timm, torchvision
+from vitrail.checkpoint.layouts.base import Found, Layout, Row
+from vitrail.checkpoint.run_folder import OWN, RUN_FILES, WEIGHTS, Location, locate, read_run_card
 from vitrail.config import Card, Grid, ModelConfig, Provenance
-from vitrail.errors import CheckpointError
-from vitrail.files import fingerprint_of, sha256_of, verify_sums
-from vitrail.models import Model, find_device, skeleton
+from vitrail.errors import CheckpointError, ConfigError, ShapeError
+from vitrail.files import verify_sums
+from vitrail.models import Model, find_device
 
 logger = logging.getLogger("vitrail")
+WORKERS = min(4, os.cpu_count() or 1)
+LAYOUTS = {layout.name: layout for layout in (OWN, google.LAYOUT, timm.LAYOUT, hf.LAYOUT, torchvision.LAYOUT)}
+
+
+def of_run(model: Any) -> Any:  # noqa: ANN401
+    """Take the model of a `vitrail.Run` that is in memory alone; one on disk is the path of its folder."""
+    return getattr(model, "held", None) or model
 
 
 def load(
@@ -49,30 +57,12 @@ def load(
     """
     changes: dict[str, Any] = {"image_size": image_size, "classes": classes, "patch": patch, "channels": channels}
     changes |= {"grid": grid, "keep_pre_logits": keep_pre_logits, **fields}
+    path = of_run(path)
     if isinstance(path, Model):
         return ModelInMemory(path).model(device=device, **changes)
     request = Request.of(changes)
     with open_checkpoint(path) as checkpoint:
         return checkpoint.build(request, device)
-
-
-def config_of(path: str | os.PathLike[str], **changes: object) -> ModelConfig:
-    """Say what model a checkpoint is, or what `load` makes of it with these changes; without its weights."""
-    request = Request.of(changes)
-    with open_checkpoint(path) as checkpoint:
-        return checkpoint.target(request)
-
-
-def open_checkpoint(path: str | os.PathLike[str]) -> "Checkpoint":
-    """Open a checkpoint once, for all that is wanted of it; `vitrail.load` is this and `.model(...)`.
-
-    with open_checkpoint("vitrail-ti8") as checkpoint:
-        checkpoint.config  # of the file, from its headers alone
-        checkpoint.configure(classes=3)  # of what `model` makes with these changes, from the headers alone
-        checkpoint.sha256  # of the weights file, which is hashed once; a run folder's sums are verified by it
-        checkpoint.model(classes=3)  # the arguments and fields of `vitrail.load`
-    """
-    return Checkpoint(path)
 
 
 class ModelParts(NamedTuple):
@@ -84,8 +74,78 @@ class ModelParts(NamedTuple):
     came: Provenance  # what was opened, and what was done to it now
 
 
+@dataclass(frozen=True, kw_only=True)
+class Recognized:
+    """An open file whose layout and model are known."""
+
+    location: Location
+    archive: Archive
+    layout: Layout
+    found: Found
+
+    def check(self) -> list[Row]:
+        """Give the layout's rows of this model, of which the file must have every tensor and no other."""
+        rows = list(self.layout.rows(self.found.config, self.found.dialect))
+        wanted = {name: row.shape for row in rows for name in row.theirs}
+        ignored = set(self.found.left_out)
+        given = {name: entry.shape for name, entry in self.archive.entries.items() if name not in ignored}
+        if difference := compare(wanted, given):
+            raise CheckpointError(f"the file does not fit its own architecture: {difference}.")
+        for name in wanted:
+            if isinstance(self.archive.entries[name].dtype, str):
+                raise CheckpointError(
+                    f"expected floating-point weights; {name!r} is {self.archive.entries[name].dtype}."
+                )
+        return rows
+
+    @property
+    def provenance(self) -> Provenance:
+        """Where the weights come from, and what was inferred and left out."""
+        return Provenance(
+            source=self.location.source,
+            layout=self.layout.name,
+            container=self.archive.kind,
+            dialect=self.found.dialect,
+            inferred=self.found.inferred,
+            left_out=(*self.found.left_out, *self.archive.strangers),
+        )
+
+    def card(self) -> Card:
+        """Read what belongs to the weights; a part that cannot be read is refused in a run folder of ours."""
+        config, location = self.found.config, self.location
+        if location.run is not None:
+            return read_run_card(location.run, config.classes)
+        return read_card(self.layout.name, config, location.documents, self.provenance)
+
+
+def recognize(location: Location, archive: Archive, hints: Request) -> Recognized:
+    """Find layout and model by the headers and the documents beside them; `hints` say what these leave open."""
+    entries, documents = archive.entries, {**location.documents, "notes": archive.notes}
+    for layout in LAYOUTS.values():
+        prefix = layout.recognize(entries)
+        if prefix is None:
+            continue
+        try:
+            found = layout.infer(Headers(entries, prefix), hints, documents)
+        except (ConfigError, ShapeError) as error:
+            raise CheckpointError(f"the file's shapes make no model: {error}") from error
+        return Recognized(location=location, archive=archive, layout=layout, found=found)
+    some, titles = ", ".join(sorted(entries)[:4]), ", ".join(layout.title for layout in LAYOUTS.values())
+    raise CheckpointError(
+        f"the file is no ViT, hybrid or BiT in any layout that is known: {titles}; got {len(entries)} tensors such "
+        f"as {some}."
+    )
+
+
 class Checkpoint:
-    """An open checkpoint: opened once for headers and tensors, hashed at most once. `open_checkpoint` shows its use."""
+    """A checkpoint, opened once for all that is wanted of it and hashed at most once; `load` is this and `.model(...)`.
+
+    with open_checkpoint("vitrail-ti8") as checkpoint:
+        checkpoint.config  # of the file, from its headers alone
+        checkpoint.configure(classes=3)  # of what `model` makes with these changes, from the headers alone
+        checkpoint.sha256  # of the weights file; a run folder's sums are verified by it
+        checkpoint.model(classes=3)  # the arguments and fields of `vitrail.load`
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.location = locate(path)
@@ -102,11 +162,13 @@ class Checkpoint:
     @property
     def config(self) -> ModelConfig:
         """The model that the file holds."""
-        return self.target(Request())
+        return self.configure()
 
     def configure(self, **changes: object) -> ModelConfig:
         """Give the configuration of what `model` makes with these changes."""
-        return self.target(Request.of(changes))
+        request = Request.of(changes)
+        with self.named():
+            return request.target(recognize(self.location, self.archive, request).found.config)
 
     def model(self, *, device: torch.device | str | None = None, **changes: object) -> Model:
         """Make the model with these changes: the arguments and fields of `vitrail.load`."""
@@ -119,14 +181,12 @@ class Checkpoint:
 
     @cached_property
     def sha256(self) -> str:
-        """The checksum of the weights file; in a run folder, every file is verified with it."""
-        run = self.location.run
-        return sha256_of(self.location.weights) if run is None else verify_sums(run, known=RUN_FILES)[WEIGHTS]
-
-    def target(self, request: Request) -> ModelConfig:
-        """Give the configuration of what is requested."""
-        with self.named():
-            return request.target(self.recognize(request.hints).found.config)
+        """The checksum of the weights as they are open; in a run folder, every file is verified with it."""
+        self._check_open()
+        found = self.archive.sha256()
+        if self.location.run is not None:
+            verify_sums(self.location.run, known=RUN_FILES, hashed={WEIGHTS: found})
+        return found
 
     def build(self, request: Request, device: torch.device | str | None) -> Model:
         """Make the model that is requested, to evaluate."""
@@ -138,16 +198,6 @@ class Checkpoint:
             _log(card.provenance)
         return model
 
-    def recognize(self, hints: FileHints) -> Recognized:
-        """Find layout and model by the headers; `hints` say what the file leaves open."""
-        layout, found = recognize(self.archive, hints, self.location.documents)
-        return Recognized(location=self.location, archive=self.archive, layout=layout, found=found)
-
-    def card(self, opened: Recognized) -> Card:
-        """Read what belongs to the weights; a part that cannot be read is refused in a run folder of ours."""
-        run = self.location.run
-        return read_card(opened) if run is None else read_run_card(run, opened.found.config.classes)
-
     def read(
         self,
         request: Request,
@@ -158,13 +208,12 @@ class Checkpoint:
 
         `check` sees the model that it will be, before any weight is read.
         """
-        if not self.close.alive:
-            raise CheckpointError(f"{self.location.weights} is closed: its weights can be read no more. Open it again.")
+        self._check_open()
         with self.named():
-            opened = self.recognize(request.hints)
+            opened = recognize(self.location, self.archive, request)
             with self.verifying():
                 old, new = opened.found.config, request.target(opened.found.config)
-                card = self.card(opened)
+                card = opened.card()
                 if request.classes is not None:  # those of the old head are no longer the model's
                     card = card.without_names()
                 check(new, card)
@@ -177,6 +226,10 @@ class Checkpoint:
         card = replace(card, provenance=replace(provenance, changes=(*provenance.changes, *changes)))
         came = replace(opened.provenance, inferred=provenance.inferred, changes=changes)
         return ModelParts(new, weights, replace(card, metrics={}) if changes else card, came)
+
+    def _check_open(self) -> None:
+        if not self.close.alive:
+            raise CheckpointError(f"{self.location.weights} is closed: its weights can be read no more. Open it again.")
 
     @contextmanager
     def named(self) -> Iterator[None]:
@@ -202,48 +255,52 @@ class Checkpoint:
                 sums.result()
 
 
-class ModelInMemory:
-    """A model as the checkpoint that it would be: what is made of it is a copy, and it stays as it is."""
-
-    def __init__(self, model: Model) -> None:
-        self.source, self.config = model, model.config
-
-    def configure(self, **changes: object) -> ModelConfig:
-        """Give the configuration of what `model` makes with these changes."""
-        return Request.of(changes).target(self.config)
-
-    def model(self, *, device: torch.device | str | None = None, **changes: object) -> Model:
-        """Make a copy with these changes: the arguments and fields of `vitrail.load`."""
-        request = Request.of(changes)
-        config, card = request.target(self.config), self.source.card
-        weights = {name: tensor.detach().cpu().float().clone() for name, tensor in self.source.state_dict().items()}
-        weights, said = adapt(weights, self.config, config, new_head=request.classes is not None)
-        copy = assemble(config, weights).to(find_device(device)).eval()
-        preprocessing = card.preprocessing.for_channels(config.channels)
-        card = replace(card if request.classes is None else card.without_names(), preprocessing=preprocessing)
-        copy.card = replace(card, metrics={}) if said else card
-        return copy
-
-    @property
-    def parameters(self) -> int:
-        """How many numbers the model holds."""
-        return sum(tensor.numel() for tensor in self.source.state_dict().values())
-
-    @cached_property
-    def sha256(self) -> str:
-        """A digest of the weights."""
-        held = {name: tensor.detach().cpu() for name, tensor in self.source.state_dict().items()}
-        return fingerprint_of("\0".join(held), *(part.reshape(-1).view(torch.uint8).numpy() for part in held.values()))
+open_checkpoint = Checkpoint
 
 
-def assemble(config: ModelConfig, weights: Weights) -> Model:
-    """Make the model and give it exactly these weights."""
-    model = skeleton(config)
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    if difference := compare(wanted, {name: tuple(tensor.shape) for name, tensor in weights.items()}):
-        raise CheckpointError(f"the weights do not fit the model asked for: {difference}.")
-    model.load_state_dict(weights, strict=True, assign=True)
-    return model
+def read_weights(opened: Recognized, dtype: torch.dtype | None) -> Weights:
+    """Read every weight in our names and axes, in this precision or in the file's own."""
+    rows = opened.check()
+    order = [row.ours for row in rows]
+    rows.sort(key=lambda row: row.theirs)  # so that stacked layers are read once
+    if any(row.layer is not None for row in rows):
+        kept = lru_cache(maxsize=3)(opened.archive.read)  # query, key and value of all layers
+        read = {row.ours: read_row(row, kept, dtype) for row in rows}
+    else:
+        with ThreadPoolExecutor(WORKERS) as workers:
+            tensors = workers.map(lambda row: read_row(row, opened.archive.read, dtype), rows)
+            read = {row.ours: tensor for row, tensor in zip(rows, tensors, strict=True)}
+    for row in rows:  # here, where torch has all its threads, and not in each worker
+        if not is_finite(read[row.ours]):
+            raise _blame(row, opened.archive, dtype)
+    return {name: read[name] for name in order}
+
+
+def read_row(row: Row, read: Callable[[str], Tensor], dtype: torch.dtype | None) -> Tensor:
+    """Read one weight in our axes and in this precision."""
+    parts = [read(name) if row.layer is None else read(name)[row.layer] for name in row.theirs]
+    made = row.codec.read(*parts)
+    made = made.to(dtype or made.dtype).contiguous()
+    return made if row.layer is None else made.clone()  # a layer is a view of all of them
+
+
+def _blame(row: Row, archive: Archive, dtype: torch.dtype | None) -> CheckpointError:
+    """Find which of the file's tensors has numbers that are none, or that this precision cannot hold."""
+    for name in row.theirs:
+        if not is_finite(archive.read(name)):
+            return CheckpointError(
+                f"{name!r} holds numbers that are not finite (NaN or infinity): the run that wrote it diverged, or the "
+                "file is damaged. Take an earlier checkpoint."
+            )
+    return CheckpointError(f"{row.theirs[0]!r} holds numbers too large for {dtype}. Ask for another precision.")
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Tell whether every number is one."""
+    if tensor.numel() == 0:
+        return True
+    low, high = torch.aminmax(tensor)
+    return bool(torch.isfinite(low) & torch.isfinite(high))
 
 
 def _log(provenance: Provenance) -> None:

@@ -3,20 +3,25 @@
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from vitrail.checkpoint.archives.base import read_safetensors, write_safetensors
-from vitrail.checkpoint.layouts.base import NOTE
-from vitrail.config import Card, ModelConfig, Preprocessing, Provenance, ViTConfig, decode, encode
+from vitrail.checkpoint.adapt import Request
+from vitrail.checkpoint.archives.base import Entry, Headers, read_safetensors, write_safetensors
+from vitrail.checkpoint.layouts.base import NOTE, Dialect, Found, Holds, Layout, Row, read_note
+from vitrail.checkpoint.layouts.codecs import SAME
+from vitrail.config import Card, ModelConfig, Preprocessing, Provenance, ViTConfig, decode, encode, names
 from vitrail.config.check import number, texts
 from vitrail.config.objective import Objective
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.files import SUMS, fetch, fetch_repository, write_bytes, write_sums
+from vitrail.models import skeleton
+from vitrail.ops.cost.counts import parameters
 
 BOX = Path(__file__).parents[1] / "box"  # models that come with the package, a run folder each
 FORMAT = "vitrail run folder"  # what config.json of ours says that it is
@@ -24,9 +29,8 @@ WEIGHTS = "weights.safetensors"
 OBJECTIVE = "objective.safetensors"  # what predicts from a model that learns without labels
 BEGUN, SAVED = "training.json", "checkpoints"  # of a run: what was asked, and the folder of its checkpoints
 STEP = re.compile(r"step-(\d{9,})")
-RUN_FILES = (
-    *("config.json", WEIGHTS, OBJECTIVE, "preprocessing.json", "classes.json", "provenance.json", "metrics.json", SUMS),
-)
+RUN_FILES = ("config.json", WEIGHTS, OBJECTIVE, "preprocessing.json", "classes.json", "provenance.json")
+RUN_FILES += ("metrics.json", SUMS)
 HF_FILES = ("config.json", "model.safetensors", "preprocessor_config.json")
 DOCUMENTS = ("config.json", "preprocessor_config.json")  # of others, beside their weights
 DEEPEST = 32  # levels
@@ -52,7 +56,8 @@ class Location:
 def locate(name: object) -> Location:
     """Find the weights that a path, an address (https://...), a name (hf:OWNER/NAME) or one of the box means."""
     if not isinstance(name, str | os.PathLike) or not os.fspath(name):
-        raise CheckpointError(f"expected the path or the address of weights; got {name!r}.")
+        got = repr(name) if isinstance(name, str) else f"a {type(name).__name__}"
+        raise CheckpointError(f"expected the path, the address or the name of weights; got {got}.")
     source = os.fspath(name)
     if isinstance(source, bytes):
         source = os.fsdecode(source)
@@ -67,11 +72,17 @@ def locate(name: object) -> Location:
         path = Path(source).expanduser()
     try:
         if not path.exists():
+            fresh = f"{source} is a fresh model, which knows nothing yet. Give a checkpoint: a file, a run folder"
             raise CheckpointError(
-                f"there is no file {path}. Check the path; a name on the Hugging Face hub is hf:OWNER/NAME, "
-                f"and in the box there is {', '.join(boxed())}."
+                (fresh if source in names() else f"there is no file {path}. Check the path")
+                + f"; a name on the Hugging Face hub is hf:OWNER/NAME, and in the box there is {', '.join(boxed())}."
             )
-        return _in_folder(path, source) if path.is_dir() else _beside(path, source)
+        if path.is_dir():
+            return _in_folder(path, source)
+        if path.name == WEIGHTS and is_run(path.parent):
+            return _in_folder(path.parent, source)
+        documents = _documents(path.parent) if path.name in USUAL else {}  # of a file that is a library's own
+        return Location(source=source, weights=path, documents=documents)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}.") from error
 
@@ -109,13 +120,14 @@ def read_document(path: Path) -> dict[str, Any]:
 def _depth(document: object) -> int:
     """Count how deep lists and objects lie in each other."""
     depth, layer = 0, [document]
-    while layer := [inner for item in layer for inner in _inside(item)]:
+    while layer := [
+        inner
+        for item in layer
+        if isinstance(item, dict | list)
+        for inner in (item.values() if isinstance(item, dict) else item)
+    ]:
         depth += 1
     return depth
-
-
-def _inside(item: object) -> list[object]:
-    return list(item.values()) if isinstance(item, dict) else list(item) if isinstance(item, list) else []
 
 
 def checkpoints_of(run: Path) -> list[Path]:
@@ -147,13 +159,6 @@ def _in_folder(folder: Path, source: str) -> Location:
     return Location(source=source, weights=(usual or others)[0], documents=_documents(folder))
 
 
-def _beside(path: Path, source: str) -> Location:
-    """Take a file by itself; where it is a library's own, with the documents beside it."""
-    if path.name == WEIGHTS and is_run(path.parent):
-        return _in_folder(path.parent, source)
-    return Location(source=source, weights=path, documents=_documents(path.parent) if path.name in USUAL else {})
-
-
 def _documents(folder: Path) -> dict[str, Any]:
     return {name: read_document(folder / name) for name in DOCUMENTS if (folder / name).is_file()}
 
@@ -166,10 +171,9 @@ def read_run_card(folder: Path, classes: int | None) -> Card:
             said = read_document(path)
             words = {"class_names": "names", "seen": "seen"}
             parts = {key: texts(key, said[word]) for key, word in words.items() if word in said}
-        if (path := folder / "preprocessing.json").is_file():
-            parts["preprocessing"] = decode(read_document(path), Preprocessing)
-        if (path := folder / "provenance.json").is_file():
-            parts["provenance"] = decode(read_document(path), Provenance)
+        for part, kind in {"preprocessing": Preprocessing, "provenance": Provenance}.items():
+            if (path := folder / f"{part}.json").is_file():
+                parts[part] = decode(read_document(path), kind)
         if (path := folder / "metrics.json").is_file():
             parts["metrics"] = {name: number(f"metric {name}", value) for name, value in read_document(path).items()}
         card = Card(**parts)
@@ -188,14 +192,21 @@ class Predictor(NamedTuple):
 
 
 def write_run(
-    folder: Path,
-    config: ModelConfig,
-    tensors: Mapping[str, Tensor],
-    card: Card,
-    predictor: Predictor | None = None,
+    folder: Path, config: ModelConfig, tensors: Mapping[str, Tensor], card: Card, predictor: Predictor | None = None
 ) -> list[str]:
     """Write the files of a model into a folder, and give their names; checksums are the caller's."""
-    documents = run_documents(config, card)
+    import vitrail
+
+    grid = {"grid": list(config.grid)} if isinstance(config, ViTConfig) else {}
+    said = {"format": FORMAT, "vitrail": vitrail.__version__, "model": encode(config), **grid}
+    documents: dict[str, Any] = {"config.json": said, "preprocessing.json": encode(card.preprocessing)}
+    classes = {"names": card.class_names, "seen": card.seen or None}
+    if known := {word: list(names) for word, names in classes.items() if names is not None}:
+        documents["classes.json"] = known
+    if card.provenance is not None:
+        documents["provenance.json"] = encode(card.provenance)
+    if card.metrics:
+        documents["metrics.json"] = dict(card.metrics)
     write_documents(folder, documents)
     write_safetensors(folder / WEIGHTS, tensors, {NOTE: json.dumps({"model": encode(config)})})
     if predictor is None:
@@ -218,11 +229,7 @@ def read_predictor(folder: Path) -> Predictor | None:
 
 
 def renew_run(
-    folder: Path,
-    config: ModelConfig,
-    tensors: Mapping[str, Tensor],
-    card: Card,
-    predictor: Predictor | None = None,
+    folder: Path, config: ModelConfig, tensors: Mapping[str, Tensor], card: Card, predictor: Predictor | None = None
 ) -> None:
     """Write a model into a folder that holds other things too, over one that is there, each file whole."""
     (folder / SUMS).unlink(missing_ok=True)  # what it says is about to change
@@ -233,26 +240,60 @@ def renew_run(
     write_sums(folder, names)
 
 
-def run_documents(config: ModelConfig, card: Card) -> dict[str, Any]:
-    """Give the JSON documents beside the weights."""
-    import vitrail
-
-    grid: dict[str, Any] = {"grid": list(config.grid)} if isinstance(config, ViTConfig) else {}
-    documents: dict[str, Any] = {
-        "config.json": {"format": FORMAT, "vitrail": vitrail.__version__, "model": encode(config), **grid}
-    }
-    documents["preprocessing.json"] = encode(card.preprocessing)
-    classes = {"names": card.class_names, "seen": card.seen or None}
-    if known := {word: list(names) for word, names in classes.items() if names is not None}:
-        documents["classes.json"] = known
-    if card.provenance is not None:
-        documents["provenance.json"] = encode(card.provenance)
-    if card.metrics:
-        documents["metrics.json"] = dict(card.metrics)
-    return documents
-
-
 def write_documents(folder: Path, documents: Mapping[str, Any]) -> None:
     """Write JSON documents by their names."""
     for name, document in documents.items():
         write_bytes(folder / name, (json.dumps(document, indent=2) + "\n").encode())
+
+
+def _recognize_own(entries: Mapping[str, Entry]) -> str | None:
+    """Tell our names, those of the modules, from others'."""
+    ours = "blocks.0.attention.qkv.weight" in entries or {"root.weight", "stages.0.0.conv1.weight"} <= entries.keys()
+    return "" if ours else None
+
+
+def _infer_own(headers: Headers, hints: Request, documents: Mapping[str, Any]) -> Found:
+    """Read the configuration that was written with the weights."""
+    document = documents.get("config.json", {}).get("model") or read_note(documents)
+    if not document:
+        raise CheckpointError(
+            "the weights have Vitrail's names but come without their configuration. Give the run folder that holds "
+            "config.json and weights.safetensors."
+        )
+    if hints.grid is not None:
+        raise CheckpointError("a file of Vitrail's own says its grid. Leave grid out.")
+    try:
+        config = decode(document)
+    except ConfigError as error:
+        raise CheckpointError(f"the configuration beside the weights cannot be: {error}") from error
+    _check_size(headers, config)
+    return Found(config=config, dialect={})
+
+
+def _check_size(headers: Headers, config: ModelConfig) -> None:
+    """Refuse a configuration that is far larger than the file before a module is made of it."""
+    stem = config.stem if isinstance(config, ViTConfig) else config
+    parts = sum(getattr(stem, "units", ())) + (config.layers if isinstance(config, ViTConfig) else 0)
+    held = sum(prod(shape) for shape in headers.shapes.values())
+    stages = len(getattr(stem, "units", ()))
+    if parts > 2 * len(headers.shapes) or stages > 16 or parameters(config).total > 2 * held + 10_000_000:
+        raise CheckpointError(
+            "the configuration beside the weights is of another model, far larger than the file. Copy both again."
+        )
+
+
+def _own_rows(config: ModelConfig, dialect: Dialect) -> Iterator[Row]:
+    """Give the row of every parameter: itself."""
+    for name, tensor in skeleton(config).state_dict().items():
+        yield Row(name, (name,), tuple(tensor.shape), SAME)
+
+
+OWN = Layout(
+    name="vitrail",
+    title="Vitrail's own names",
+    recognize=_recognize_own,
+    infer=_infer_own,
+    rows=_own_rows,
+    dialect=lambda config: {},
+    holds=Holds(),
+)

@@ -8,29 +8,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vitrail.checkpoint.adapt import Weights
-from vitrail.checkpoint.archives.base import Entry, write_safetensors
+from vitrail.checkpoint.adapt import Request, Weights
+from vitrail.checkpoint.archives.base import Entry, Headers, write_safetensors
 from vitrail.checkpoint.archives.npz import write_npz
 from vitrail.checkpoint.archives.pth import write_pth
 from vitrail.checkpoint.cards import to_hf_processor
 from vitrail.checkpoint.description import Written
 from vitrail.checkpoint.fit import check_fit, fit, fold_class_position
-from vitrail.checkpoint.layouts import find_layout
-from vitrail.checkpoint.layouts.base import NOTE, Dialect, FileHints, Found, Headers, Layout
+from vitrail.checkpoint.layouts.base import NOTE, Dialect, Found, Layout
 from vitrail.checkpoint.layouts.hf import config_document
-from vitrail.checkpoint.load import open_checkpoint
-from vitrail.checkpoint.reading import is_finite
-from vitrail.checkpoint.request import Request
+from vitrail.checkpoint.load import LAYOUTS, is_finite, open_checkpoint
 from vitrail.checkpoint.run_folder import HF_FILES, RUN_FILES, write_documents, write_run
-from vitrail.config import (
-    Card,
-    Grid,
-    LearnedPositions,
-    ModelConfig,
-    Provenance,
-    ViTConfig,
-    encode,
-)
+from vitrail.config import Card, Grid, LearnedPositions, ModelConfig, Provenance, ViTConfig, encode
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.files import check_replaceable, new_folder, write_sums, writing
 from vitrail.models import Model
@@ -83,8 +72,12 @@ def convert(
     dtype: str | None = None,
     **fields: object,
 ) -> Written:
-    """Read weights in any layout and write them in another, in the precision that they have; adapted as `load` does."""
-    chosen = find_layout(layout)
+    """Read weights in any layout and write them in another, in the precision that they have; adapted as `load` does.
+
+    `path`, `layout` and `lossy` are those of `save`, `source` and what is not named here those of `load`; `overwrite`
+    replaces what is there; `dtype` is the precision to write: float32, float16 or bfloat16.
+    """
+    chosen = _find_layout(layout)
     check_target(path, chosen, overwrite=overwrite)
     if dtype is not None and dtype not in PRECISIONS:
         raise ConfigError(f"dtype must be one of {', '.join(PRECISIONS)}; got {dtype!r}.")
@@ -111,7 +104,7 @@ def write(
     came: Provenance | None = None,
 ) -> Written:
     """Write weights in our names in a layout, in the dialect that they came in where it is the same layout."""
-    chosen = find_layout(layout)
+    chosen = _find_layout(layout)
     target = check_target(path, chosen, overwrite=overwrite)
     if card.class_names is not None and len(card.class_names) != config.classes:
         raise ConfigError(f"{len(card.class_names)} class names for {config.classes} classes. Give one for each.")
@@ -128,14 +121,20 @@ def write(
                 write_sums(temporary)
         case "hf":
             assert isinstance(config, ViTConfig)
-            _write_hf(target, config, theirs, card, overwrite=overwrite)
+            dtype = str(next(iter(theirs.values())).dtype).removeprefix("torch.")
+            documents = {
+                "config.json": config_document(config, card.class_names) | {"dtype": dtype},
+                "preprocessor_config.json": to_hf_processor(card.preprocessing, config),
+            }
+            with new_folder(target, overwrite=overwrite, ours=HF_FILES) as temporary:
+                write_documents(temporary, documents)
+                write_safetensors(temporary / "model.safetensors", theirs, {})
         case "google":
             write_npz(target, theirs)
         case _ if target.suffix == ".safetensors":
             write_safetensors(target, theirs, {NOTE: json.dumps({"model": encode(config)})})
         case _:
             write_pth(target, theirs)
-    count = sum(tensor.numel() for tensor in weights.values())
     return Written(
         path=target,
         layout=layout,
@@ -143,8 +142,14 @@ def write(
         came=came,
         lost=lost,
         notes=tuple(_notes(config, card, chosen, dialect)),
-        parameters=count,
+        parameters=sum(tensor.numel() for tensor in weights.values()),
     )
+
+
+def _find_layout(name: str) -> Layout:
+    if name not in LAYOUTS:
+        raise ConfigError(f"layout must be one of {', '.join(LAYOUTS)}; got {name!r}.")
+    return LAYOUTS[name]
 
 
 def to_layout(config: ModelConfig, weights: Weights, layout: Layout, dialect: Dialect) -> dict[str, Tensor]:
@@ -184,7 +189,7 @@ def _notes(config: ModelConfig, card: Card, layout: Layout, dialect: Dialect) ->
 def _unsaid(config: ViTConfig, layout: Layout, dialect: Dialect) -> Iterator[str]:
     """Say what a reader of the tensors alone would not know, or would take for something else."""
     try:
-        found = _read_back(layout, config, dialect, FileHints()).config
+        found = _read_back(layout, config, dialect, Request()).config
     except CheckpointError as error:
         yield f"the tensors alone do not say all: {error}"
         return
@@ -234,27 +239,16 @@ def _is_understood(layout: Layout, config: ModelConfig, dialect: Dialect) -> boo
     grid = config.grid if isinstance(config, ViTConfig) else None
     heads = {"heads": config.heads} if isinstance(config, ViTConfig) else {}
     try:
-        found = _read_back(layout, config, dialect, FileHints(grid=grid, fields=heads))
+        found = _read_back(layout, config, dialect, Request(grid=grid, fields=heads))
     except Exception:  # a dialect from a file may be any nonsense
         return False
     return dict(found.dialect) == dict(dialect) and not found.left_out
 
 
-def _read_back(layout: Layout, config: ModelConfig, dialect: Dialect, hints: FileHints) -> Found:
+def _read_back(layout: Layout, config: ModelConfig, dialect: Dialect, hints: Request) -> Found:
     """Give what a reader would find in a file of this model in this dialect."""
     entries = {name: Entry(row.shape, torch.float32) for row in layout.rows(config, dialect) for name in row.theirs}
     prefix = layout.recognize(entries)
     if prefix is None:
         raise CheckpointError(f"a file in this dialect of {layout.name} would not be recognised.")
     return layout.infer(Headers(entries, prefix), hints, {})
-
-
-def _write_hf(folder: Path, config: ViTConfig, tensors: Mapping[str, Tensor], card: Card, *, overwrite: bool) -> None:
-    dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
-    documents = {
-        "config.json": config_document(config, card.class_names) | {"dtype": dtype},
-        "preprocessor_config.json": to_hf_processor(card.preprocessing, config),
-    }
-    with new_folder(folder, overwrite=overwrite, ours=HF_FILES) as temporary:
-        write_documents(temporary, documents)
-        write_safetensors(temporary / "model.safetensors", tensors, {})

@@ -1,64 +1,88 @@
-"""The `vitrail` program: one dict from command to function, and how its errors look."""
+"""The `vitrail` program: its commands, how each calls its function, and how its errors look."""
 
 import functools
+import inspect
+import shlex
 import sys
-from collections.abc import Callable, Sequence
-from typing import Annotated
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from vitrail import __version__
-from vitrail.cli import data, training
-from vitrail.cli.bench import bench
-from vitrail.cli.convert import convert
-from vitrail.cli.demo import demo
-from vitrail.cli.describe import describe
-from vitrail.cli.evaluate import evaluate
-from vitrail.cli.fewshot import fewshot
-from vitrail.cli.inspect import inspect
-from vitrail.cli.plan import plan
-from vitrail.cli.predict import predict
-from vitrail.cli.render import show_error
-from vitrail.cli.transfer import transfer
-from vitrail.cli.verify import verify
-from vitrail.cli.vtab import vtab
-from vitrail.errors import VitrailError
+import vitrail
+from vitrail.cli.options import READERS
+from vitrail.cli.render import in_flags, same_again, show, show_error
+from vitrail.config import read_settings, row
+from vitrail.errors import ConfigError, VitrailError
+from vitrail.runtime.reporter import reporting
 
-COMMANDS: dict[str, Callable[..., None]] = {
-    "bench": bench,
-    "convert": convert,
-    "demo": demo,
-    "describe": describe,
-    "evaluate": evaluate,
-    "fewshot": fewshot,
-    "inspect": inspect,
-    "finetune": training.command("finetune"),
-    "plan": plan,
-    "predict": predict,
-    "pretrain": training.command("pretrain"),
-    "transfer": transfer,
-    "verify": verify,
-    "vtab": vtab,
+# Where each command is; two words are a command of a group.
+COMMANDS = {
+    "bench": "data",
+    "convert": "checkpoints",
+    "demo": "training",
+    "describe": "checkpoints",
+    "evaluate": "measuring",
+    "fewshot": "measuring",
+    "inspect": "measuring",
+    "finetune": "training",
+    "plan": "plan",
+    "predict": "predict",
+    "pretrain": "training",
+    "transfer": "training",
+    "verify": "measuring",
+    "vtab": "training",
+    "data check": "data",
+    "data pack": "data",
 }
+GROUPS = {"data": "Check a data set, or pack it into arrays."}
+# Options of earlier versions and of other programs, without their dashes: they work, and no help shows them.
+WORDS = {"limit": "bad-image-limit", "neighbours": "knn", "output-dir": "out", "output": "out", "topk": "top"}
+WORDS |= {"num-workers": "workers", "dataloader-num-workers": "workers"}
+SHORT = {"-b": "--batch-size", "-j": "--workers"}
+# A name that every part of a model is in, so that any field of a checkpoint's can be read.
+EVERY_PART = "R50+ViT-B/16"
 
-# Commands of commands.
-GROUPS: dict[str, dict[str, Callable[..., None]]] = {"data": {"check": data.check, "pack": data.pack}}
-GROUP_HELP = {"data": "Check a data set, or pack it into arrays."}
 
-# Options of earlier versions, without their dashes: they work as before, and no help shows them.
-OLD_WORDS = {"limit": "bad-image-limit", "neighbours": "knn"}
+def call(verb: str | Callable[..., Any], given: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    """Call a public function with what the flags of its command say; what they leave open is left to it."""
+    options = {**given, **given.get("options", {})}
+    said = {name: value for name, value in options.items() if value not in (None, [])}
+    quiet = said.pop("quiet", None)
+    arguments: dict[str, Any] = {
+        name: READERS[name](name, value) if name in READERS and isinstance(value, str) else value
+        for name, value in said.items()
+        if name not in ("options", "as_json")
+    }
+    function = getattr(import_module(vitrail._HOMES[verb]), verb) if isinstance(verb, str) else verb
+    takes = inspect.signature(function).parameters
+    if "settings" in arguments and "settings" not in takes:
+        fields = read_settings(*row(EVERY_PART), arguments.pop("settings"))
+        if twice := fields.keys() & arguments.keys():
+            raise ConfigError(f"{twice.pop()} is given twice, as an option and as a setting. Give it once.")
+        arguments |= fields
+    if "command" in takes:
+        arguments["command"] = said_command()
+    if quiet is None:
+        return function(**arguments)
+    if "quiet" in takes:
+        return function(**arguments, quiet=quiet)
+    with reporting(quiet=quiet) as report:
+        return function(**arguments, report=report)
 
-app = typer.Typer(
-    name="vitrail",
-    help='The whole system of the Vision Transformer paper, "An Image is Worth 16x16 Words".',
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={
-        "help_option_names": ["-h", "--help"],
-        "token_normalize_func": lambda word: OLD_WORDS.get(word, word),
-    },
-)
+
+def answer(verb: str, given: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    """Call a public function as `call` does, print what it gives, and give it."""
+    found = call(verb, given)
+    show(found, as_json=given["as_json"] if "as_json" in given else given["options"]["as_json"])
+    return found
+
+
+def said_command() -> str:
+    """Give the command as it was typed, for what is written; nothing where the program is another."""
+    return shlex.join(["vitrail", *sys.argv[1:]]) if Path(sys.argv[0]).stem in ("vitrail", "__main__") else ""
 
 
 def _shield(command: Callable[..., None]) -> Callable[..., None]:
@@ -69,35 +93,74 @@ def _shield(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*args, **options)
         except VitrailError as error:
-            show_error(str(error))
+            show_error(in_flags(str(error), command))
             raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
-            show_error("interrupted.")
+            show_error(str(error) or "interrupted.")
+            if str(error) or command.__name__ in ("transfer", "vtab"):  # what was done is kept
+                typer.echo(same_again(), err=True)
             raise typer.Exit(130) from error
 
     return shielded
 
 
-for name, function in COMMANDS.items():
-    app.command(name)(_shield(function))
-for group, functions in GROUPS.items():
-    inner = typer.Typer(help=GROUP_HELP[group], no_args_is_help=True)
-    for name, function in functions.items():
-        inner.command(name)(_shield(function))
-    app.add_typer(inner, name=group)
+def _option(word: str) -> str:
+    """Give the option that a word without its dashes is for."""
+    word = word.replace("_", "-")
+    return WORDS.get(word, word)
+
+
+def _with_settings(program: Any, words: list[str]) -> list[str]:  # noqa: ANN401
+    """Turn flags that a command does not have into settings, where it takes any: --lr 1e-3 is --set lr=1e-3."""
+    command, rest = program, list(words)
+    while rest and rest[0] in getattr(command, "commands", {}):
+        command = command.commands[rest.pop(0)]
+    known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+    found = words[: len(words) - len(rest)]
+    while rest:
+        flag, equals, value = (word := SHORT.get(rest[0], rest[0])).partition("=")
+        del rest[0]
+        if "--set" not in known or not flag.startswith("--") or flag == "--" or f"--{_option(flag[2:])}" in known:
+            found.append(word)
+            continue
+        if not equals:
+            value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
+        found += ["--set", f"{flag[2:].replace('-', '_')}={value}"]
+    return found
+
+
+def make_app() -> typer.Typer:
+    """Make the program of all commands."""
+    words = {"help_option_names": ["-h", "--help"], "token_normalize_func": _option}
+    app = typer.Typer(
+        name="vitrail",
+        help='The whole system of the Vision Transformer paper, "An Image is Worth 16x16 Words".',
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings=words,
+    )
+    app.callback()(_options)
+    groups = {name: typer.Typer(help=words, no_args_is_help=True) for name, words in GROUPS.items()}
+    for name, module in COMMANDS.items():
+        *group, last = name.split()
+        function = getattr(import_module(f"vitrail.cli.{module}"), last)
+        (groups[group[0]] if group else app).command(last)(_shield(function))
+    for name, group in groups.items():
+        app.add_typer(group, name=name)
+    return app
 
 
 def _version(asked: bool) -> bool:
     if asked:
         from importlib.metadata import version
 
-        typer.echo(f"vitrail {__version__} (torch {version('torch')}, Python {sys.version.split()[0]})")
+        typer.echo(f"vitrail {vitrail.__version__} (torch {version('torch')}, Python {sys.version.split()[0]})")
         raise typer.Exit
     return asked
 
 
-@app.callback()
-def options(
+def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version and exit.")
     ] = False,
@@ -108,7 +171,8 @@ def options(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program and give its exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
     try:
-        app(list(sys.argv[1:] if arguments is None else arguments), prog_name="vitrail")
+        program = typer.main.get_command(make_app())
+        program(_with_settings(program, list(sys.argv[1:] if arguments is None else arguments)), prog_name="vitrail")
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else int(done.code is not None)
     except KeyboardInterrupt:

@@ -1,31 +1,161 @@
-"""Options of the commands that measure a model."""
+"""`vitrail evaluate`, `fewshot`, `verify` and `inspect`: how good a model is, and what is inside it."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-Checkpoint = Annotated[
-    str, typer.Argument(metavar="RUN", help="The model: a run folder, any checkpoint, or the name of one.")
+from vitrail.cli.app import answer, call
+from vitrail.cli.options import (
+    Checkpoint,
+    Data,
+    Device,
+    Json,
+    Out,
+    Pipe,
+    Quiet,
+    Side,
+    Split,
+    argument,
+    measuring,
+    option,
+    with_options_of,
+)
+from vitrail.cli.render import is_main, show
+from vitrail.runtime.reporter import harmless
+
+Against = Annotated[str | None, option("Compare with this other model, on the same images.", metavar="RUN")]
+Labels = Annotated[
+    str | None, option("Take the labels of each image from this file, such as ReaL's, not the data's.", metavar="JSON")
 ]
-Split = Annotated[str | None, typer.Option(help="The split to take.", show_default="test, else val, else the only one")]
-Size = Annotated[
-    int | None,
-    typer.Option(metavar="SIDE", help="Resize images to this many pixels a side.", show_default="the model's own size"),
+Mapped = Annotated[
+    str | None, option("Which of the model's classes each of the data's is, such as ObjectNet's.", metavar="JSON")
 ]
-Out = Annotated[str | None, typer.Option(metavar="FOLDER", help="Also write the results to this folder.")]
-Batch = Annotated[
-    int | None,
-    typer.Option("--batch", "--batch-size", help="Images in a batch.", show_default="16; 256 on a GPU"),
+Page = Annotated[
+    str | None, option("Also write a page of the worst mistakes and their attention.", "--report", metavar="FOLDER")
 ]
-Workers = Annotated[
-    int | None, typer.Option(help="Processes that decode images.", show_default="as many as suit the machine")
+Worst = Annotated[int, option("How many wrong answers to list, the most confident first.")]
+Shots = Annotated[str, option("How many images of every class to learn from, with commas; `all` takes all.")]
+Seeds = Annotated[str, option("Seeds of the draws, with commas: each draws other images.")]
+Strength = Annotated[float, option("L2 regularization of least squares; the authors' by default.")]
+Probes = Annotated[str, option("Classifiers to train on the features, with commas.")]
+Neighbors = Annotated[int, option("How many nearest neighbors vote in the knn probe.", "--knn")]
+Layer = Annotated[int | None, option("Take the features after this many blocks.", default="all blocks")]
+Authors = Annotated[
+    bool, option("Preprocess as the authors do: squash to 8/7 of the size, crop the center.", "--as-authors")
 ]
-Device = Annotated[
-    str | None, typer.Option(help="Where to compute: cpu or cuda.", show_default="a GPU where there is one")
+Gallery = Annotated[int, option("How many images of each person the other images are found by.")]
+Far = Annotated[float, option("False accept rate: the share of pairs of different people to accept.")]
+Everyone = Annotated[bool, option("Also measure people whom the model was trained on.", "--everyone")]
+Flip = Annotated[bool, option("Add the mirrored image's embedding.")]
+Images = Annotated[
+    str | None,
+    argument("IMAGES", "An image, a folder of images, or any data. Without it, the page shows the weights alone."),
 ]
-Precision = Annotated[str, typer.Option(help="Number format of the model: float32 or bfloat16.")]
-Limit = Annotated[
-    float, typer.Option("--bad-image-limit", help="Stop where a larger share of the images cannot be read.")
-]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Ignore the cache: compute everything again, and keep nothing.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors and the result.")]
+PageOut = Annotated[str | None, option("The folder to write.", metavar="FOLDER", default="runs/inspect-NAME")]
+Count = Annotated[int, option("How many images to show, spread over all of them.", "--images")]
+Search = Annotated[int, option("How many labeled images to search for the most confident mistakes; 0 searches none.")]
+Bias = Annotated[bool, option("Also move the images, and drop and exchange their patches; takes longer.")]
+
+
+@with_options_of(measuring)
+def evaluate(
+    model: Checkpoint,
+    data: Data,
+    split: Split = None,
+    against: Against = None,
+    labels: Labels = None,
+    mapping: Mapped = None,
+    worst: Worst = 10,
+    image_size: Side = None,
+    out: Out = None,
+    page: Page = None,
+    as_json: Json = False,
+    **options: Any,  # noqa: ANN401
+) -> None:
+    """Measure accuracy on labeled images, and show where a model errs.
+
+    Every image counts once. Data without a test or val split: the images that the run kept back from training are
+    taken; `--split` takes them all. `--out` writes evaluation.json and predictions.csv; `--report` also writes the page
+    of `vitrail inspect` for the most confident mistakes. Outputs are cached, so that the same again takes seconds.
+    """
+    answer("evaluate", locals())
+    if as_json or not is_main():
+        return
+    if out is not None:
+        typer.echo(f"evaluation.json and predictions.csv are in {harmless(out)}")
+    if page is not None:
+        typer.echo(f"page: {harmless(str(Path(page) / 'report.html'))}")
+
+
+@with_options_of(measuring)
+def fewshot(
+    model: Checkpoint,
+    data: Data,
+    shots: Shots = "1,5,10,25",
+    seeds: Seeds = "0,1,2",
+    l2: Strength = 1024.0,
+    probes: Probes = "ridge,knn,logistic",
+    neighbors: Neighbors = 20,
+    image_size: Side = None,
+    layer: Layer = None,
+    as_authors: Authors = False,
+    out: Out = None,
+    **options: Any,  # noqa: ANN401
+) -> None:
+    """Train linear classifiers of frozen features from few images of every class, and test them.
+
+    Data without a test split is split by content. Features are cached, so that other shots of the same images take
+    seconds.
+    """
+    answer("fewshot", locals())
+
+
+@with_options_of(measuring)
+def verify(
+    model: Checkpoint,
+    data: Data,
+    split: Split = None,
+    gallery: Gallery = 1,
+    far: Far = 0.01,
+    flip: Flip = True,
+    everyone: Everyone = False,
+    out: Out = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    **options: Any,  # noqa: ANN401
+) -> None:
+    """Measure how well a model tells whether two images show one person: all pairs, a folder for each person.
+
+    People whose names are among the model's classes were trained on and are left out; `--everyone` measures them too.
+    `--out` writes verification.json and roc.csv.
+    """
+    found = call("verify", locals())
+    if quiet and not as_json and is_main():
+        typer.echo("\n".join(found.lines(pairs=False)))
+    else:
+        show(found, as_json=as_json)
+
+
+def inspect(
+    model: Checkpoint,
+    images: Images = None,
+    against: Against = None,
+    out: PageOut = None,
+    split: Split = None,
+    image_size: Side = None,
+    count: Count = 16,
+    search: Search = 64,
+    bias: Bias = True,
+    device: Device = None,
+    allow_pipe: Pipe = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Look inside a model: filters, positions, attention, mistakes, layers; as figures, numbers and one page.
+
+    The page opens offline: click a patch, choose layer and head. Without images it shows what the weights show.
+    """
+    answer("inspect", locals())
+    if images is None and not as_json:
+        typer.echo("Give images to see what it does with them: vitrail inspect RUN IMAGES")

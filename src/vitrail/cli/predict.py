@@ -4,43 +4,31 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vitrail.cli.describe import Json
-from vitrail.cli.measuring import Device, Precision, Quiet, Workers
+from vitrail.cli.app import call
+from vitrail.cli.options import Batch, Device, Json, Precision, Quiet, Workers, argument, option
 from vitrail.cli.render import show_error
-from vitrail.cli.sizes import read_size
-from vitrail.errors import ConfigError
-from vitrail.runtime.reporter import harmless, reporting
+from vitrail.errors import ConfigError, DataError
+from vitrail.runtime.reporter import harmless
 
 if TYPE_CHECKING:
     from vitrail.verbs.predictions import Predictions
 
-Checkpoint = Annotated[
-    str, typer.Argument(metavar="CHECKPOINT", help="A run folder, a file of weights, or a name such as vitrail-ti8.")
-]
-Images = Annotated[
-    list[str],
-    typer.Argument(metavar="IMAGES", help="Files, folders, 'globs', data sets; - reads paths, one a line."),
-]
-Top = Annotated[int, typer.Option(metavar="K", help="Classes to give for each image.")]
-Csv = Annotated[
-    str | None, typer.Option("--csv", metavar="FILE", help="Write the answers there; - is standard output.")
-]
+Checkpoint = Annotated[str, argument("CHECKPOINT", "A run folder, a file of weights, or a name such as vitrail-ti8.")]
+Images = Annotated[list[str], argument("IMAGES", "Files, folders, 'globs', data sets; - reads paths, one a line.")]
+Top = Annotated[int, option("Classes to give for each image.", metavar="K")]
+Csv = Annotated[str | None, option("Write the answers there; - is standard output.", "--csv", metavar="FILE")]
 Embed = Annotated[
-    str | None,
-    typer.Option(metavar="FILE", help="Write features, .npy (N x D) or .parquet (with names), instead of the table."),
+    str | None, option("Write features, .npy (N x D) or .parquet (with names), instead of the table.", metavar="FILE")
 ]
-Size = Annotated[str | None, typer.Option(metavar="SIDE|HxW", help="Of the images.", show_default="the model's own")]
-Batch = Annotated[
-    int | None, typer.Option("--batch-size", "--batch", help="Images at once.", show_default="16; 256 on a GPU")
-]
+Size = Annotated[str | None, option("Of the images.", metavar="SIDE|HxW", default="the model's own")]
 
 
 def predict(
-    checkpoint: Checkpoint,
+    model: Checkpoint,
     images: Images,
     top: Top = 5,
     csv: Csv = None,
@@ -70,28 +58,27 @@ def predict(
     """
     if as_json and csv == "-":
         raise ConfigError("--json and --csv - both want standard output. Give --csv a file, or leave one of them out.")
-    size = None if image_size is None else read_size(image_size)
-    from vitrail.verbs import predict as verbs
+    given = {name: value for name, value in locals().items() if name not in ("csv", "embed")}
+    from vitrail.verbs.predict import embeddings
     from vitrail.verbs.predictions import FEATURES, Embeddings, check_file, save_features
 
     if csv not in (None, "-"):
         check_file(csv)
     if embed is not None:
         check_file(embed, FEATURES)
-    with reporting(quiet=quiet) as report:
-        options: dict[str, Any] = {"image_size": size, "batch_size": batch_size, "workers": workers, "device": device}
-        options |= {"precision": precision, "report": report}
-        paths = [*read_paths(images)]
-        if embed is not None and csv is None and not as_json:
-            found = verbs.embeddings(checkpoint, paths, **options)
-        else:
-            found = verbs.predict(checkpoint, paths, top=top, features=embed is not None, **options)
+    given["images"] = [*read_paths(images)]
+    if not given["images"]:
+        raise DataError("there are no paths on standard input. Write the paths of images there, one a line.")
+    if embed is not None and csv is None and not as_json:
+        found = call(embeddings, {name: value for name, value in given.items() if name != "top"})
+    else:
+        found = call("predict", {**given, "features": embed is not None})
     if embed is not None:
         save_features(embed, found)
     if isinstance(found, Embeddings):
         typer.echo(f"{len(found.names):,} images, {found.features.shape[1]:,} features each: {harmless(str(embed))}")
     else:
-        show(found, checkpoint, csv, as_json=as_json)
+        show(found, model, csv, as_json=as_json)
     for name, reason in found.failed:
         show_error(f"{name}: {reason}")
     if found.failed:

@@ -1,17 +1,31 @@
 """How results and errors look to people."""
 
+import inspect
 import json
 import os
+import re
 import shlex
+import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import typer
 from rich.console import Console
 from rich.text import Text
+from typer.models import OptionInfo
 
 from vitrail.runtime.reporter import harmless
+
+# A keyword in a message: overwrite=True; with a word before it that says what to do: Set precision=float32.
+KEYWORD = re.compile(
+    r"""(?<![\w./'"-])((?i:set|take|give|or|with)\ )?  # what to do
+    ([a-z_]\w*(?:\.\w+)*)                            # the name
+    =(\.\.\.|[^\s;,()]*[^\s;,().])                  # the value, without the end of a sentence
+    (?![\w/='"-])""",
+    re.VERBOSE,
+)
 
 
 @runtime_checkable
@@ -21,33 +35,54 @@ class Found(Protocol):
     def document(self) -> Any: ...  # noqa: ANN401, D102
 
 
-# What messages of the library say in Python's words, and the command line in its own.
-FLAGS = {
-    "lossy=True": "--lossy",
-    "overwrite=True": "--overwrite",
-    "keep_pre_logits": "--keep-pre-logits",
-    "another folder.": "another folder (--out).",
-}
+def flags_of(command: Callable[..., None]) -> dict[str, str]:
+    """Give the flag of every option of a command, by its keyword."""
+    found = {}
+    for name, parameter in inspect.signature(command).parameters.items():
+        for option in getattr(parameter.annotation, "__metadata__", ()):
+            if isinstance(option, OptionInfo):
+                found[name] = option.default if isinstance(option.default, str) else f"--{name.replace('_', '-')}"
+    return found
 
 
-def said_command() -> str:
-    """Give the command as it was typed, for what is written; nothing where the program is another."""
-    return shlex.join(["vitrail", *sys.argv[1:]]) if Path(sys.argv[0]).stem in ("vitrail", "__main__") else ""
+def in_flags(message: str, command: Callable[..., None]) -> str:
+    """Say a message of the library, which speaks of keywords, in the flags of a command."""
+    flags = flags_of(command)
+
+    def flag(found: re.Match[str]) -> str:
+        word, name, value = found[1] or "", found[2], found[3]
+        if name in flags:
+            return word + flags[name] + (f" {value}" if value != "True" else "")
+        if word and "settings" in flags:
+            return {"Set ": "Give ", "set ": "give "}.get(word, word) + f"--set {name}={value}"
+        return found[0]
+
+    message = KEYWORD.sub(flag, message)
+    return message.replace("another folder.", "another folder (--out).") if "out" in flags else message
 
 
 def show_error(message: str) -> None:
-    """Print an error on standard error, its keywords as flags: one line for a program, coloured for a terminal."""
-    for keyword, flag in FLAGS.items():
-        message = message.replace(keyword, flag)
+    """Print an error on standard error: one line for a program, coloured for a terminal."""
     Console(stderr=True, soft_wrap=True).print(Text.assemble(("error: ", "bold red"), harmless(message)))
 
 
 def show(found: Found, *, as_json: bool) -> None:
     """Print what a function found: one JSON document for a program, its own words for people."""
     if is_main():
-        typer.echo(json.dumps(found.document(), indent=2) if as_json else str(found))
+        typer.echo(json.dumps(found.document(), indent=2) if as_json else harmless(str(found)))
 
 
 def is_main() -> bool:
     """Tell whether this process prints, of those that torchrun started."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def program() -> str:
+    """Say how the program is called where it is not on the path."""
+    called = sys.argv[0]
+    return "vitrail" if Path(called).stem != "vitrail" or shutil.which("vitrail") else called
+
+
+def same_again() -> str:
+    """Say that the same command resumes."""
+    return f"The same command resumes: {harmless(shlex.join([program(), *sys.argv[1:]]))}"

@@ -1,10 +1,19 @@
 """WHAT a model is: frozen dataclasses, checked once, without torch."""
 
-from vitrail.config.card import Card, Preprocessing, Provenance
-from vitrail.config.check import as_size, pair, whole
-from vitrail.config.codec import decode, encode
-from vitrail.config.fields import override, reach, read_settings, suggest
-from vitrail.config.model import BiTConfig, Grid, HybridStem, ModelConfig, PatchStem, Stem, ViTConfig
+from vitrail.config.check import as_size, whole
+from vitrail.config.fields import decode, encode, override, read_settings
+from vitrail.config.model import (
+    BiTConfig,
+    Card,
+    Grid,
+    HybridStem,
+    ModelConfig,
+    PatchStem,
+    Preprocessing,
+    Provenance,
+    Stem,
+    ViTConfig,
+)
 from vitrail.config.positions import (
     AppliedAt,
     Learned2DPositions,
@@ -16,6 +25,7 @@ from vitrail.config.positions import (
     Sinusoidal2DPositions,
     SinusoidalPositions,
 )
+from vitrail.config.words import suggest
 from vitrail.config.zoo import name_of, names, parse, row
 
 __all__ = [
@@ -44,9 +54,7 @@ __all__ = [
     "name_of",
     "names",
     "override",
-    "pair",
     "parse",
-    "reach",
     "read_settings",
     "row",
     "suggest",

@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, fields, is_dataclass
 from math import isfinite
 from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
-from vitrail.errors import ConfigError
+from vitrail.errors import ConfigError, ShapeError
 
 LARGEST_SIDE = 1 << 20  # pixels
 DEEPEST = 10_000  # layers, or units of a stage
 LARGEST = 10**9  # of any other whole number
+Check = Callable[[str, object], Any]  # of a name and a value: gives what it reads, or refuses
+KINDS: dict[str, type] = {}  # every part of a configuration, by its word
 
 
 def needs(check: Callable[..., object], default: object, **bounds: object) -> Any:  # noqa: ANN401
@@ -20,32 +22,45 @@ def needs(check: Callable[..., object], default: object, **bounds: object) -> An
     return field(default=default, metadata={"check": functools.partial(check, **bounds) if bounds else check})
 
 
-def validate(config: object, where: str = "") -> None:
-    """Check every field of a frozen dataclass, as it says itself or as its type does, and keep what the check reads."""
-    for name, optional, check in _checks(type(config)):
-        value = getattr(config, name)
-        if value is not None or not optional:
-            object.__setattr__(config, name, check(where + name, value))
+class Checked:
+    """A frozen dataclass that checks every field when it is made, as the field says itself or as its type does.
+
+    Its word, where it has one, stands for it in JSON and in text; errors say where it is before a field's name.
+    """
+
+    _where: ClassVar[str]
+
+    def __init_subclass__(cls, *, word: str | None = None, where: str = "") -> None:
+        cls._where = where
+        if word is not None:
+            KINDS[word] = cls
+
+    def __post_init__(self) -> None:
+        for name, optional, check in _checks(type(self)):
+            value = getattr(self, name)
+            if value is not None or not optional:
+                object.__setattr__(self, name, check(self._where + name, value))
 
 
 @functools.cache
-def _checks(kind: type[Any]) -> tuple[tuple[str, bool, Callable[[str, object], object]], ...]:
+def _checks(kind: type[Any]) -> tuple[tuple[str, bool, Check], ...]:
     hints = get_type_hints(kind)
-    return tuple((item.name, NoneType in _options(hints[item.name]), _check_of(item, hints)) for item in fields(kind))
+    return tuple((item.name, NoneType in options_of(hints[item.name]), _check_of(item, hints)) for item in fields(kind))
 
 
-def _check_of(item: Any, hints: dict[str, Any]) -> Callable[[str, object], object]:  # noqa: ANN401
-    options = [option for option in _options(hints[item.name]) if option is not NoneType]
+def _check_of(item: Any, hints: dict[str, Any]) -> Check:  # noqa: ANN401
+    options = [option for option in options_of(hints[item.name]) if option is not NoneType]
     if "check" in item.metadata:
         return item.metadata["check"]
     if get_origin(options[0]) is Literal:
         return functools.partial(one_of, allowed=get_args(options[0]))
     if all(is_dataclass(option) for option in options):
-        return functools.partial(part, kinds=tuple(_options(hints[item.name])))
+        return functools.partial(part, kinds=tuple(options_of(hints[item.name])))
     return {bool: truth, int: whole, float: number, str: text}[options[0]]
 
 
-def _options(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401
+def options_of(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401
+    """List what a field may hold: the members of a union, or the one type."""
     return get_args(hint) if isinstance(hint, UnionType) else (hint,)
 
 
@@ -72,32 +87,21 @@ def number(name: str, value: object) -> float:
     return found
 
 
-def positive(name: str, value: object) -> float:
-    """Read a number over zero."""
-    if (found := number(name, value)) <= 0:
-        raise ConfigError(f"{name} must be positive; got {value!r}.")
-    return found
+def bounded(words: str, fits: Callable[[float], bool]) -> Check:
+    """Make the check of a number within bounds."""
+
+    def check(name: str, value: object) -> float:
+        if not fits(found := number(name, value)):
+            raise ConfigError(f"{name} must be {words}; got {value!r}.")
+        return found
+
+    return check
 
 
-def not_negative(name: str, value: object) -> float:
-    """Read a number from zero on."""
-    if (found := number(name, value)) < 0:
-        raise ConfigError(f"{name} must be at least 0; got {value!r}.")
-    return found
-
-
-def rate(name: str, value: object) -> float:
-    """Read a probability that leaves something."""
-    if not 0 <= (found := number(name, value)) < 1:
-        raise ConfigError(f"{name} must be at least 0 and under 1; got {value!r}.")
-    return found
-
-
-def share(name: str, value: object) -> float:
-    """Read a part of a whole, none and all of it included."""
-    if not 0 <= (found := number(name, value)) <= 1:
-        raise ConfigError(f"{name} must be from 0 to 1; got {value!r}.")
-    return found
+positive = bounded("positive", lambda found: found > 0)
+not_negative = bounded("at least 0", lambda found: found >= 0)
+rate = bounded("at least 0 and under 1", lambda found: 0 <= found < 1)  # a probability that leaves something
+share = bounded("from 0 to 1", lambda found: 0 <= found <= 1)  # none and all of a whole included
 
 
 def truth(name: str, value: object) -> bool:
@@ -136,11 +140,12 @@ def part(name: str, value: object, kinds: tuple[type, ...]) -> object:
     return value
 
 
-def several(name: str, value: object, what: str, each: Callable[[str, object], Any], *, empty: bool = False) -> Any:  # noqa: ANN401
-    """Read several values, each by a check of its own."""
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes) or (not value and not empty):
+def several(name: str, value: object, what: str, each: Check, *, empty: bool = False, count: int = 0) -> Any:  # noqa: ANN401
+    """Read several values, so many where it is said, each by a check of its own."""
+    items = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else None
+    if items is None or not (items or empty) or count not in (0, len(items)):
         raise ConfigError(f"{name} must be {what}; got {value!r}.")
-    return tuple(each(name, item) for item in value)
+    return tuple(each(name, item) for item in items)
 
 
 def wholes(name: str, value: object, what: str, *, empty: bool = False) -> tuple[int, ...]:
@@ -150,19 +155,15 @@ def wholes(name: str, value: object, what: str, *, empty: bool = False) -> tuple
 
 def pair(name: str, value: object, what: str, *, most: int = LARGEST) -> tuple[int, int]:
     """Read two whole numbers."""
-    items = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else ()
-    if len(items) != 2:
-        raise ConfigError(f"{name} must be {what}; got {value!r}.")
-    return whole(name, items[0], most=most), whole(name, items[1], most=most)
+    return several(name, value, what, functools.partial(whole, most=most), count=2)
 
 
 def rising(name: str, value: object, *, most: float = float("inf")) -> tuple[float, float]:
     """Read two rising numbers over zero."""
-    if isinstance(value, tuple | list) and len(value) == 2:
-        low, high = positive(name, value[0]), positive(name, value[1])
-        if low <= high <= most:
-            return low, high
-    raise ConfigError(f"{name} must be two rising shares; got {value!r}.")
+    low, high = several(name, value, what := "two rising shares", positive, count=2)
+    if not low <= high <= most:
+        raise ConfigError(f"{name} must be {what}; got {value!r}.")
+    return low, high
 
 
 def as_size(size: object) -> tuple[int, int]:
@@ -175,3 +176,30 @@ def as_size(size: object) -> tuple[int, int]:
 def image_size(name: str, value: object) -> tuple[int, int]:
     """Read the image size of a field."""
     return as_size(value)
+
+
+def check_slice(queries: slice) -> None:
+    """Refuse anything but a slice that goes forward."""
+    try:
+        step = queries.indices(1)[2]
+    except (AttributeError, TypeError, ValueError):
+        step = 0
+    if step < 1:
+        raise ShapeError(f"queries must be a slice of the tokens, such as slice(0, 1); got {queries!r}.")
+
+
+def pick_layers(layers: int | Sequence[int], depth: int) -> list[int]:
+    """Read one layer number or several, as a list's: from 0, or from the end when negative."""
+    several = list(layers) if isinstance(layers, Iterable) and not isinstance(layers, str) else [layers]
+    if not several:
+        raise ShapeError(f"layers must name at least one of the {depth} layers; got none.")
+    picked = []
+    for layer in several:
+        try:
+            number = operator.index(layer)  # pyright: ignore[reportArgumentType]
+        except TypeError:
+            number = None
+        if number is None or not -depth <= number < depth:
+            raise ShapeError(f"layers must be from 0 to {depth - 1} (or -{depth} to -1); got {layer!r}.")
+        picked.append(number % depth)
+    return picked

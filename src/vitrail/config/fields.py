@@ -1,57 +1,26 @@
-"""Change fields of a configuration, from values or from text, checked, with the nearest name for one unknown."""
+"""Fields of a configuration: changed by values or by text, and to JSON and back; what is unknown is answered."""
 
 import functools
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from difflib import get_close_matches
-from types import NoneType, UnionType
+from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from vitrail.config.model import BiTConfig, HybridStem, ModelConfig, PatchStem, ViTConfig
-from vitrail.config.objective import Labels, MaskedAutoencoder, MaskedPatches, NextPixels
-from vitrail.config.positions import (
-    Learned2DPositions,
-    LearnedPositions,
-    NoPositions,
-    RelativePositions,
-    Sinusoidal2DPositions,
-    SinusoidalPositions,
-)
-from vitrail.config.recipe import EMA, SGD, Adam, Augmentation, RandAugment, Schedule, Training
-from vitrail.config.words import ANSWERS, MODEL, TRAINING, VALUES
+from vitrail.config.check import KINDS, as_size, options_of
+from vitrail.config.model import BiTConfig, ModelConfig, ViTConfig
+from vitrail.config.objective import MaskedPatches
+from vitrail.config.recipe import Adam, Training
+from vitrail.config.words import ADDED, ANSWERS, BETAS, MEANT, MODEL, RENAMED, TRAINING, VALUES, by_meaning, suggest
 from vitrail.errors import ConfigError
 
 Config = TypeVar("Config")
 
-# Every part of a configuration by the word that stands for it in JSON and in text.
-KINDS: dict[str, type] = {
-    "vit": ViTConfig,
-    "bit": BiTConfig,
-    "patches": PatchStem,
-    "hybrid": HybridStem,
-    "none": NoPositions,
-    "learned": LearnedPositions,
-    "learned-2d": Learned2DPositions,
-    "relative": RelativePositions,
-    "sinusoidal": SinusoidalPositions,
-    "sinusoidal-2d": Sinusoidal2DPositions,
-    "training": Training,
-    "adam": Adam,
-    "sgd": SGD,
-    "schedule": Schedule,
-    "ema": EMA,
-    "augmentation": Augmentation,
-    "randaugment": RandAugment,
-    "labels": Labels,
-    "masked-patch": MaskedPatches,
-    "mae": MaskedAutoencoder,
-    "next-pixel": NextPixels,
-}
-
 
 def override(config: ModelConfig, changes: Mapping[str, object]) -> ModelConfig:
     """Give the configuration with these fields changed; every field must exist."""
-    return make(type(config), values_of(config), changes)
+    return make(type(config), vars(config), changes)
 
 
 def make(kind: type[Config], values: Mapping[str, object], changes: Mapping[str, object]) -> Config:
@@ -71,16 +40,16 @@ def make(kind: type[Config], values: Mapping[str, object], changes: Mapping[str,
             inner[part][leaf] = value
     for part, leaves in inner.items():
         whole = _present(merged[part], hints(kind)[part])
-        merged[part] = make(type(whole), values_of(whole), leaves)
+        merged[part] = make(type(whole), vars(whole), leaves)
     return kind(**merged)
 
 
 def reach(config: ModelConfig, name: str) -> object:
     """Give the value of a field, or of a field of a part, as `make` names them."""
     found: Any = config
-    name = mean(type(config), values_of(config), name)
+    name = mean(type(config), vars(config), name)
     while name not in hints(type(found)):
-        part, name = _reach(type(found), values_of(found), name)
+        part, name = _reach(type(found), vars(found), name)
         found = getattr(found, part)
     return getattr(found, name)
 
@@ -111,20 +80,22 @@ def read_settings(
 def mean(kind: type, values: Mapping[str, object], name: str) -> str:
     """Give the field that a name means, in today's words: an older name, or one of another library's."""
     words = TRAINING if kind is Training else MODEL if kind in (ViTConfig, BiTConfig) else {**MODEL, **TRAINING}
+    if name in hints(kind):
+        return name
+    where, _, leaf = name.rpartition(".")
     if kind is Training and name == "decay" and isinstance(values.get("optimizer"), Adam):
         if values.get("ema") is not None:
             raise ConfigError("'decay' may mean optimizer.weight_decay or ema.decay. Write it out.")
         return "optimizer.weight_decay"
-    if name in hints(kind):
-        return name
-    where, _, leaf = name.rpartition(".")
-    if leaf in ANSWERS and not any(leaf in hints(type(part)) for part in values.values() if is_dataclass(part)):
-        raise ConfigError(f"a {kind.__name__} has no field {name!r}. {ANSWERS[leaf]}")
+    if leaf in ANSWERS and not (where and any(leaf in hints(part) for part in KINDS.values())):
+        raise ConfigError(f"{kind.__name__} has no field {name!r}. {ANSWERS[leaf]}")
     if not where:
-        return words.get(name, name)
+        masks = name in ("mask_ratio", "masking_ratio") and isinstance(values.get("objective"), MaskedPatches)
+        return "corrupted" if masks else words.get(name, name)
     part = words.get(where, where)
     leaf = "weight_decay" if (part, leaf) == ("optimizer", "decay") else leaf
-    inner = values.get(part.partition(".")[0])
+    head = part.partition(".")[0]
+    inner = _present(values.get(head), hints(kind).get(head))
     if is_dataclass(inner) and leaf in hints(type(inner)):
         return f"{part}.{leaf}"
     return f"{part}.{words.get(leaf, leaf).rpartition('.')[2]}"
@@ -135,18 +106,20 @@ def meant(kind: type, values: Mapping[str, object], changes: Mapping[str, Any]) 
     fresh: dict[str, Any] = {}
     said: dict[str, str] = {}
     for name, value in changes.items():
+        if name in BETAS and isinstance(adam := values.get("optimizer"), Adam):
+            betas = [str(value) if place == int(BETAS[name]) else f"{beta:g}" for place, beta in enumerate(adam.betas)]
+            raise ConfigError(f"{kind.__name__} has both in one field. Set betas={','.join(betas)}.")
         field = mean(kind, values, name)
+        if field == "schedule" and isinstance(value, str):
+            raise ConfigError(f"schedule must be a Schedule; got {value!r}. Set schedule.curve={value}.")
+        if field == "randaugment" and (magnitude := re.fullmatch(r"(?:rand-m)?(\d+)\b.*", str(value))):
+            raise ConfigError(f"{name}={value} is more than one field. Set randaugment.magnitude={magnitude[1]}.")
         if field in fresh:
             raise ConfigError(f"{said[field]} and {name} are one field, {field}. Give it once.")
         said[field] = name
-        words = VALUES.get(field.rpartition(".")[2], {})
-        fresh[field] = words.get(value.lower(), value) if isinstance(value, str) else value
+        words = VALUES.get(field.rpartition(".")[2], {}) if isinstance(value, str | bool | int | float) else {}
+        fresh[field] = words.get(str(value).lower(), value)
     return fresh
-
-
-def values_of(config: Any) -> dict[str, object]:  # noqa: ANN401
-    """Give every field of a configuration by its name."""
-    return {field.name: getattr(config, field.name) for field in fields(config)}
 
 
 @functools.cache
@@ -161,25 +134,18 @@ def defaults(kind: type) -> dict[str, object]:
     return {field.name: field.default for field in fields(kind) if field.default is not MISSING}
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
-    """Say which known name is nearest, letter case aside, or list them all."""
-    known = list(known)
-    folded = {other.lower(): other for other in reversed(known)}
-    near = get_close_matches(name.lower(), folded, n=1)
-    return f" Did you mean {folded[near[0]]!r}?" if near else f" There are: {', '.join(known)}."
-
-
 def parts_of(hint: object) -> dict[str, type]:
     """List the parts that a field may hold, by their words; none where it holds a plain value."""
-    options = get_args(hint) if get_origin(hint) is UnionType or isinstance(hint, UnionType) else (hint,)
-    return {word: kind for word, kind in KINDS.items() if kind in options}
+    return {word: kind for word, kind in KINDS.items() if kind in options_of(hint)}
 
 
 def _merge(kind: type, values: Mapping[str, object], changes: Mapping[str, object]) -> dict[str, Any]:
     """Give every field its default, its value or its change, parts by their words; changes inside parts are left."""
     merged = defaults(kind) | dict(values)
     for name in changes.keys() & hints(kind).keys():
-        merged[name] = _part(name, changes[name], hints(kind)[name], merged.get(name))
+        change = changes[name]
+        as_pair = name == "image_size" and change is not None
+        merged[name] = as_size(change) if as_pair else _part(name, change, hints(kind)[name], merged.get(name))
     return merged
 
 
@@ -212,7 +178,10 @@ def _reach(kind: type, values: Mapping[str, object], name: str) -> tuple[str, st
         return leaves[name]
     meant = [path for path in leaves if path.endswith(f".{name}")]
     if len(meant) == 1:
-        _check_named(name, meant[0], values)
+        for part in meant[0].removesuffix(f".{name}").split("."):
+            if values[part] is None:  # a short name makes no part that it does not say
+                raise ConfigError(f"{name!r} is a field of {part}, which there is none of. Write it out: {meant[0]}.")
+            values = vars(values[part])
         return leaves[meant[0]]
     if meant:
         raise ConfigError(f"{name!r} may mean {' or '.join(meant)}. Write it out.")
@@ -221,33 +190,8 @@ def _reach(kind: type, values: Mapping[str, object], name: str) -> tuple[str, st
     others = (leaf for part in hints(kind).values() for other in parts_of(part).values() for leaf in hints(other))
     known = dict.fromkeys([*hints(kind), *known, *others])
     raise ConfigError(
-        f"a {kind.__name__} has no field {name!r}.{_by_meaning(kind, name, known) or suggest(name, known)}"
+        f"{kind.__name__} has no field {name!r}.{by_meaning(name, known, TRAINING if kind is Training else MODEL)}"
     )
-
-
-def _by_meaning(kind: type, name: str, known: Iterable[str]) -> str:
-    """Say which field an unknown name may mean: by other libraries' words, then by a word that both have."""
-    words, known = (TRAINING if kind is Training else MODEL), list(known)
-    where, dot, leaf = name.lower().rpartition(".")
-    near = get_close_matches(leaf, words, n=1, cutoff=0.75)
-    whole = [words[token] for token in leaf.split("_") if token in words]  # lr_rate: lr
-    field = where + dot + words[near[0]].rpartition(".")[2] if near else None
-    if whole and not get_close_matches(leaf, known, n=1, cutoff=0.85):
-        return f" Did you mean {whole[0]!r}?"
-    if field in known and (dot or not get_close_matches(leaf, known, n=1, cutoff=0.85)):
-        return f" Did you mean {field!r}?"
-    asked = set(leaf.split("_")) - {"rate", "size", "every", "on"}
-    shared = [other for other in known if asked & {*other.split("_")} and not dot]
-    best = max(shared, key=lambda other: len(asked & {*other.split("_")}) / len(other.split("_")), default=None)
-    return "" if best is None else f" Did you mean {best!r}?"
-
-
-def _check_named(name: str, path: str, values: Mapping[str, object]) -> None:
-    """Refuse a short name that would make a part which there is none of, and which it does not say."""
-    for part in path.removesuffix(f".{name}").split("."):
-        if values[part] is None:
-            raise ConfigError(f"{name!r} is a field of {part}, which there is none of. Write it out: {path}.")
-        values = values_of(values[part])
 
 
 def _check_kind(kind: type, values: Mapping[str, object], name: str) -> None:
@@ -274,7 +218,7 @@ def _leaves(kind: type, values: Mapping[str, object]) -> Iterator[tuple[str, str
         whole = _present(value, hints(kind)[part])
         if is_dataclass(whole):
             yield from ((part, leaf) for leaf in hints(type(whole)))
-            yield from ((part, f"{inner}.{rest}") for inner, rest in _leaves(type(whole), values_of(whole)))
+            yield from ((part, f"{inner}.{rest}") for inner, rest in _leaves(type(whole), vars(whole)))
 
 
 def _present(value: object, hint: object) -> object:
@@ -295,7 +239,7 @@ def _hint(kind: type, values: Mapping[str, object], name: str) -> object:
                 return elsewhere[0]
             raise
         whole = _present(values[part], hints(kind)[part])
-        kind, values = type(whole), values_of(whole)
+        kind, values = type(whole), vars(whole)
     return hints(kind)[name]
 
 
@@ -303,7 +247,7 @@ def _read(name: str, text: Any, hint: Any) -> object:  # noqa: ANN401
     """Read a value of this type from text; what is no text is a value already."""
     if parts_of(hint) or not isinstance(text, str):
         return text
-    options = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    options = options_of(hint)
     if NoneType in options and text.lower() == "none":
         return None
     kind = next(option for option in options if option is not NoneType)
@@ -314,11 +258,90 @@ def _read(name: str, text: Any, hint: Any) -> object:  # noqa: ANN401
             return {"true": True, "false": False}[text.lower()]
         if get_origin(kind) is tuple:
             each, *_ = get_args(kind)
-            values = tuple(each(item) for item in text.replace("x", ",").split(",") if item.strip())
+            values = tuple(each(item) for item in re.split(r"[\s,x]+", text.strip("()[] ")) if item)
             square = len(values) == 1 and each is int and Ellipsis not in get_args(kind)
             return values * 2 if square else values
-        return kind(text)
+        whole = kind is int and not text.isdecimal() and float(text).is_integer()  # 1e3
+        return int(float(text)) if whole else kind(text)
     except (ValueError, KeyError) as error:
-        several = "numbers such as 3,4,6,3" if Ellipsis in get_args(kind) else "numbers such as 224x160"
+        several = "numbers such as " + ("3,4,6,3" if Ellipsis in get_args(kind) else "224x160")
+        several = "numbers such as 0.9,0.95" if float in get_args(kind) else several
         words = {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, several)
         raise ConfigError(f"{name} must be {words}; got {text!r}.") from error
+
+
+_WORDS = {kind: word for word, kind in KINDS.items()}
+
+
+def encode(value: Any) -> Any:  # noqa: ANN401
+    """Give a configuration, or a part of one, as what JSON holds."""
+    if is_dataclass(value):
+        inner = {field.name: encode(getattr(value, field.name)) for field in fields(value)}
+        return {"kind": _WORDS[type(value)], **inner} if type(value) in _WORDS else inner
+    if isinstance(value, Mapping):
+        return {str(name): encode(inner) for name, inner in value.items()}
+    return [encode(inner) for inner in value] if isinstance(value, tuple | list) else value
+
+
+def decode(document: object, kind: Any = ModelConfig, where: str = "model") -> Any:  # noqa: ANN401
+    """Read what `encode` wrote, of this kind or of one of these: a model's configuration unless another is named."""
+    parts = parts_of(kind)
+    if parts and document is None and NoneType in get_args(kind):
+        return None
+    if is_dataclass(kind) and kind not in _WORDS:
+        return _decode_plain(document, kind)
+    if not parts:
+        wants_tuple = get_origin(kind) is tuple or any(get_origin(option) is tuple for option in get_args(kind))
+        return tuple(document) if wants_tuple and isinstance(document, list) else document
+    value = _renamed(document)
+    if not isinstance(value, dict) or not isinstance(value.get("kind"), str) or value["kind"] not in parts:
+        got = value.get("kind") if isinstance(value, dict) else value
+        raise ConfigError(f"{where} must be an object with a kind of {', '.join(parts)}; got {got!r}.")
+    found = parts[value["kind"]]
+    known, given = hints(found), value.keys() - {"kind"}
+    value = _later(found) | value
+    for name in sorted(given - known.keys()):
+        raise ConfigError(f"{where} has no field {name!r}.{suggest(name, known)}")
+    if missing := sorted(known.keys() - value.keys()):
+        raise ConfigError(f"{where} lacks {', '.join(missing)}.")
+    return found(**{name: decode(value[name], known[name], f"{where}.{name}") for name in known})
+
+
+def complete(document: Any) -> Any:  # noqa: ANN401
+    """Give what `encode` wrote, of whatever version, with today's names and the fields that came later."""
+    if not isinstance(document, dict):
+        return document
+    document = _renamed(document)
+    kind = KINDS.get(str(document.get("kind")))
+    return ({} if kind is None else _later(kind)) | {name: complete(value) for name, value in document.items()}
+
+
+def _decode_plain(document: object, kind: Any) -> Any:  # noqa: ANN401
+    """Read a part that stands in a file of its own, without a word for its kind; what it lacks has its default."""
+    if not isinstance(document, dict) or not all(isinstance(name, str) for name in document):
+        raise ConfigError(f"{kind.__name__} must be a JSON object; got {document!r}.")
+    if unknown := sorted(document.keys() - hints(kind).keys()):
+        raise ConfigError(f"{kind.__name__} has no field {unknown[0]!r}.")
+    required = [field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING]
+    if missing := [name for name in required if name not in document]:
+        raise ConfigError(f"{kind.__name__} is incomplete: it lacks {', '.join(missing)}.")
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in document.items()})
+
+
+def _renamed(document: Any) -> Any:  # noqa: ANN401
+    """Give an object of before with today's names, of its kind, its fields and their values."""
+    if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
+        return document
+    word = RENAMED.get(document["kind"], document["kind"])
+    known = hints(KINDS[word]) if word in KINDS else {}
+    fresh: dict[str, Any] = {"kind": word}
+    for name, value in document.items():
+        today = RENAMED.get(name, name) if name not in known else name
+        if name != "kind":
+            renamed: Any = VALUES.get(str(today), {}).get(value, value) if isinstance(value, str) else value
+            fresh[today if today in known else name] = renamed
+    return fresh
+
+
+def _later(kind: type) -> dict[str, Any]:
+    return {name: MEANT.get(name, encode(default)) for name, default in defaults(kind).items() if name in ADDED}

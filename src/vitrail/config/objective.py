@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
-from typing import Literal
+from typing import Literal, assert_never
 
-from vitrail.config.check import DEEPEST, needs, share, validate, whole
+from vitrail.config.check import DEEPEST, Checked, needs, share, whole
+from vitrail.config.model import ModelConfig, PatchStem, ViTConfig
+from vitrail.config.positions import RelativePositions
 from vitrail.errors import ConfigError
 
 STEP = 64  # of a decoder's width, where it is not said
@@ -12,12 +14,12 @@ Target = Literal["mean-color", "small-colors", "pixels"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Labels:
+class Labels(Checked, word="labels"):
     """The classes of the images."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedPatches:
+class MaskedPatches(Checked, word="masked-patch"):
     """What is under corrupted patches (Appendix B.1.2): their mean color, 4 x 4 colors, or all pixels."""
 
     target: Target = "mean-color"
@@ -26,7 +28,7 @@ class MaskedPatches:
     replaced: float = needs(share, 0.1)  # another patch's embedding; the rest is kept
 
     def __post_init__(self) -> None:
-        validate(self)
+        super().__post_init__()
         if not self.corrupted:
             raise ConfigError("corrupted must be more than 0: nothing else is predicted.")
         if self.masked + self.replaced > 1:
@@ -37,7 +39,7 @@ class MaskedPatches:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedAutoencoder:
+class MaskedAutoencoder(Checked, word="mae"):
     """The pixels of hidden patches, from the visible ones alone (He et al., 2022)."""
 
     masked: float = needs(share, 0.75)  # share of the patches, exactly
@@ -47,7 +49,7 @@ class MaskedAutoencoder:
     decoder_head_width: int = 64  # as of an encoder; the authors' 32 make attention slower
 
     def __post_init__(self) -> None:
-        validate(self)
+        super().__post_init__()
         width = STEP if self.decoder_width is None else self.decoder_width
         if width % self.decoder_head_width:
             raise ConfigError(
@@ -57,13 +59,10 @@ class MaskedAutoencoder:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NextPixels:
+class NextPixels(Checked, word="next-pixel"):
     """Every pixel's color from those before it, row by row (iGPT, Chen et al., 2020); the model is causal."""
 
-    colors: int = 512  # of a palette that is made from the training images
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "colours", whole("colours", self.colors, least=2, most=65_536))
+    colors: int = needs(whole, 512, least=2, most=65_536)  # of a palette that is made from the training images
 
 
 def count_of(share: float, patches: int) -> int:
@@ -72,3 +71,69 @@ def count_of(share: float, patches: int) -> int:
 
 
 Objective = Labels | MaskedPatches | MaskedAutoencoder | NextPixels
+
+
+def check_suitable(config: ModelConfig, objective: Objective) -> None:
+    """Refuse a model that cannot learn what is asked."""
+    if isinstance(objective, Labels):
+        return
+    if not isinstance(config, ViTConfig):
+        raise ConfigError(
+            "patches and pixels are hidden from a Vision Transformer; a BiT has none. Take another model."
+        )
+    if config.pre_logits is not None:
+        raise ConfigError(
+            "the tanh layer before the head is of labels: nothing would train it. Set model.pre_logits=none, "
+            "or take a checkpoint without it."
+        )
+    match objective:
+        case MaskedPatches():
+            if config.channels != 3 and objective.target != "pixels":
+                raise ConfigError(
+                    f"colours are of images with 3 channels; the model has {config.channels}. Set target=pixels."
+                )
+            _check_share(config, "corrupted", objective.corrupted, usual=0.5)
+        case MaskedAutoencoder():
+            _check_alone(config)
+            _check_share(config, "masked", objective.masked, usual=0.75, leaves=1)
+        case NextPixels():
+            if config.stem != PatchStem(patch=1):
+                raise ConfigError(
+                    "next-pixel prediction needs a token for every pixel: patches of side 1, as of ViT-Ti/1. "
+                    "Take such a model."
+                )
+            if not config.causal:
+                raise ConfigError(
+                    "next-pixel prediction needs a causal model. Take a name such as ViT-Ti/1, or a run of it."
+                )
+        case _:
+            assert_never(objective)
+
+
+def _check_share(config: ViTConfig, name: str, share: float, *, usual: float, leaves: int = 0) -> None:
+    """Refuse a share of the patches that is none of them, or leaves fewer than it must; and a single patch."""
+    rows, cols = config.grid
+    if rows * cols < 2:
+        raise ConfigError("an image is one patch, and nothing is left to predict it from. Give larger images.")
+    allowed = range(1, rows * cols - leaves + 1)
+    if (count := count_of(share, rows * cols)) not in allowed:
+        cure = usual if count_of(usual, rows * cols) in allowed else 0.5
+        raise ConfigError(
+            f"{name}={share:g} of {rows} x {cols} patches is {count}; expected 1 to {allowed[-1]}. "
+            f"Set {name}={cure:g}, or give larger images."
+        )
+
+
+def _check_alone(config: ViTConfig) -> None:
+    """Refuse what cannot read some patches without the others."""
+    if not isinstance(config.stem, PatchStem):
+        raise ConfigError(
+            "a masked autoencoder reads visible patches alone, and a hybrid's ResNet sees them all. "
+            "Take a ViT, or objective=masked-patch."
+        )
+    if config.attention != "full" or isinstance(config.positions, RelativePositions) or config.causal:
+        raise ConfigError(
+            "a masked autoencoder leaves patches out, so that rows, columns and offsets of tokens mean nothing; got "
+            f"attention={config.attention}, positions={type(config.positions).__name__}, causal={config.causal}. "
+            "Set model.attention=full, model.positions=sinusoidal-2d and model.causal=false."
+        )

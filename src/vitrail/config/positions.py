@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from vitrail.config.check import Checked
+
 # Before the first layer; before every layer, a table each; before every layer, one table for all.
 AppliedAt = Literal["stem", "layers", "shared"]
 # How a table goes to another grid: as the authors (bilinear, corner to corner), as transformers (bicubic, half-pixel
@@ -11,12 +13,12 @@ Resampling = Literal["bilinear-corners", "bicubic", "bicubic-antialias", "bicubi
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoPositions:
+class NoPositions(Checked, where="positions.", word="none"):
     """None: the image is a bag of patches."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearnedPositions:
+class LearnedPositions(Checked, where="positions.", word="learned"):
     """A learned vector for every token of the sequence (1-D): the paper's choice."""
 
     at: AppliedAt = "stem"
@@ -24,14 +26,14 @@ class LearnedPositions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learned2DPositions:
+class Learned2DPositions(Checked, where="positions.", word="learned-2d"):
     """A learned vector of D/2 for every row and one for every column, concatenated."""
 
     at: AppliedAt = "stem"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RelativePositions:
+class RelativePositions(Checked, where="positions.", word="relative"):
     """A learned key for every offset p_q - p_k in the sequence; the content's query against it is added to the logits.
 
     At "stem" in the first layer alone; the paper's is in every layer.
@@ -41,14 +43,14 @@ class RelativePositions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SinusoidalPositions:
+class SinusoidalPositions(Checked, where="positions.", word="sinusoidal"):
     """The fixed sines and cosines of the original Transformer, by place in the sequence."""
 
     at: AppliedAt = "stem"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sinusoidal2DPositions:
+class Sinusoidal2DPositions(Checked, where="positions.", word="sinusoidal-2d"):
     """Fixed sines and cosines of the row in the first D/2 features, of the column in the others."""
 
     at: AppliedAt = "stem"

@@ -1,10 +1,12 @@
-"""How a model is trained: frozen dataclasses, checked once, without torch. The paper's rows are in `recipes`."""
+"""How a model is trained, and its learning rate at a step: checked, without torch. The rows are in `recipes`."""
 
 from dataclasses import dataclass
-from math import pi
-from typing import Literal
+from math import cos, pi
+from typing import Literal, assert_never
 
 from vitrail.config.check import (
+    Checked,
+    bounded,
     image_size,
     needs,
     not_negative,
@@ -13,7 +15,6 @@ from vitrail.config.check import (
     rate,
     rising,
     several,
-    validate,
     whole,
 )
 from vitrail.config.objective import Labels, Objective
@@ -37,20 +38,15 @@ LEAST_LAYER_DECAY = 0.5  # under which lower layers hardly learn
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandAugment:
+class RandAugment(Checked, word="randaugment"):
     """Random operations one after the other (Cubuk et al., 2020), as AugReg states them: layers and magnitude."""
 
     layers: int = needs(whole, 2, most=16)
-    magnitude: float = 10.0  # of 30
-
-    def __post_init__(self) -> None:
-        validate(self)
-        if not 0 <= self.magnitude <= 30:
-            raise ConfigError(f"magnitude must be from 0 to 30; got {self.magnitude}.")
+    magnitude: float = needs(bounded("from 0 to 30", lambda found: 0 <= found <= 30), 10.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Augmentation:
+class Augmentation(Checked, word="augmentation"):
     """Everything that is random about an image in training; the defaults are the paper's: Inception crop and flip."""
 
     crop: Crop = "inception"
@@ -66,39 +62,28 @@ class Augmentation:
     cutmix: float = needs(not_negative, 0.0)
     mix_block: int = needs(whole, 8, least=2)  # samples of the global order among which partners are found
 
-    def __post_init__(self) -> None:
-        validate(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Adam:
+class Adam(Checked, word="adam"):
     """Adam with decoupled weight decay: each step takes learning_rate x weight_decay of a weight (AdamW)."""
 
     learning_rate: float = needs(positive, 1e-3)
-    betas: tuple[float, float] = needs(several, (0.9, 0.999), what="two numbers", each=rate)
+    betas: tuple[float, float] = needs(several, (0.9, 0.999), what="two numbers", each=rate, count=2)
     epsilon: float = needs(positive, 1e-8)
     weight_decay: float = needs(not_negative, 0.0)
     decay_on: Decay = "kernels"
 
-    def __post_init__(self) -> None:
-        validate(self)
-        if len(self.betas) != 2:
-            raise ConfigError(f"betas must be two numbers; got {self.betas!r}.")
-
 
 @dataclass(frozen=True, kw_only=True)
-class SGD:
+class SGD(Checked, word="sgd"):
     """Stochastic gradient descent with momentum: the buffer is momentum x buffer + gradient."""
 
     learning_rate: float = needs(positive, 0.003)
     momentum: float = needs(rate, 0.9)
 
-    def __post_init__(self) -> None:
-        validate(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule:
+class Schedule(Checked, word="schedule"):
     """The learning rate over the steps: a linear warm-up from 0, times a curve from the base rate to the final one."""
 
     curve: Curve = "cosine"
@@ -109,11 +94,12 @@ class Schedule:
     drop: float = needs(positive, 0.1)
 
     def __post_init__(self) -> None:
-        validate(self)
+        super().__post_init__()
         if list(self.milestones) != sorted(set(self.milestones)):
             raise ConfigError(f"milestones must be rising steps; got {self.milestones!r}.")
         if bool(self.milestones) != (self.curve == "staircase"):
-            raise ConfigError(f"milestones belong to curve=staircase; got {self.milestones} with {self.curve}.")
+            cure = "Set milestones=3000,6000, or whichever steps." if self.curve == "staircase" else "Leave them out."
+            raise ConfigError(f"milestones belong to curve=staircase; got {self.milestones} with {self.curve}. {cure}")
         if self.warmup_epochs is not None and self.warmup_steps:
             raise ConfigError(
                 f"warm-up is given twice: warmup_steps={self.warmup_steps} and warmup_epochs={self.warmup_epochs:g}. "
@@ -122,14 +108,11 @@ class Schedule:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EMA:
+class EMA(Checked, word="ema"):
     """An exponential moving average of the weights (Polyak): ema = decay x ema + (1 - decay) x weights, every step."""
 
     decay: float = needs(rate, 0.9999)
     ramp: bool = False  # start at a decay of 0.1 and grow as (1 + step) / (10 + step), for runs of few steps
-
-    def __post_init__(self) -> None:
-        validate(self)
 
 
 def _layer_decay(name: str, value: object) -> float:
@@ -149,7 +132,7 @@ _steps = {"most": MOST_STEPS}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class Training(Checked, word="training"):
     """Everything that decides a run beside the model it begins with and the data."""
 
     recipe: str = "custom"
@@ -189,7 +172,7 @@ class Training:
     bad_image_limit: float = needs(rate, 0.01)  # share of images that may be unreadable
 
     def __post_init__(self) -> None:
-        validate(self)
+        super().__post_init__()
         if (self.steps is None) == (self.epochs is None):
             raise ConfigError(f"give steps or epochs, one of them; got steps={self.steps}, epochs={self.epochs}.")
         self._check_margin()
@@ -219,3 +202,26 @@ class Training:
         if mixing := [name for name in ("mixup", "cutmix") if getattr(self.augmentation, name)]:
             cure = " and ".join(f"{name}=0" for name in mixing)
             raise ConfigError(f"margin needs images of one class each; {' and '.join(mixing)} mix them. Set {cure}.")
+
+
+def rate_at(schedule: Schedule, base: float, step: int, steps: int) -> float:
+    """Give the rate of the update that makes step `step` into step `step` + 1, of `steps`."""
+    warm = min(1.0, step / schedule.warmup_steps) if schedule.warmup_steps else 1.0
+    progress = min(max((step - schedule.warmup_steps) / max(steps - schedule.warmup_steps, 1), 0.0), 1.0)
+    final = schedule.final_learning_rate
+    match schedule.curve:
+        case "constant":
+            return base * warm
+        case "linear":
+            return (final + (base - final) * (1 - progress)) * warm
+        case "cosine":
+            return (final + (base - final) * 0.5 * (1 + cos(pi * progress))) * warm
+        case "staircase":
+            return base * schedule.drop ** sum(milestone < step for milestone in schedule.milestones) * warm
+        case _:
+            assert_never(schedule.curve)
+
+
+def decay_at(average: EMA, step: int) -> float:
+    """Give how much of a running average stays at an update, the first of which is step 0."""
+    return min(average.decay, (1 + step) / (10 + step)) if average.ramp else average.decay

@@ -3,13 +3,15 @@
 Pre-training (Table 3) is `DATA/MODEL`, fine-tuning (Table 4) is `finetune/DATA`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
-from vitrail.config.fields import make, meant, suggest
+from vitrail.config.fields import make, meant
 from vitrail.config.objective import MaskedAutoencoder, MaskedPatches, NextPixels
 from vitrail.config.recipe import EMA, SGD, Adam, Augmentation, Curve, RandAugment, Schedule, Training
+from vitrail.config.words import suggest
 from vitrail.errors import ConfigError
 
 # Table 3: models, data, epochs, base rate, curve, weight decay, dropout.
@@ -46,6 +48,7 @@ HYPERRULE = (
     (500_000, (500, 3000, 6000, 9000, 10_000), 0.1),
     (None, (500, 6000, 12_000, 18_000, 20_000), 0.1),
 )
+OURS = "made here; LOG.md has what it gives"
 HYPERRULE_SMALL = 96  # pixels under which images are trained on at 128, else at 480
 # AugReg: RandAugment's layers and magnitude, Mixup's alpha.
 AUGREG = {
@@ -112,12 +115,11 @@ LENGTHS = (
 
 def adjust(training: Training, changes: Mapping[str, Any]) -> Training:
     """Change fields; steps take the place of epochs, and the other way round, of the run and of its warm-up."""
-    values = {name: getattr(training, name) for name in training.__dataclass_fields__}
-    changes = meant(Training, values, changes)
+    changes = meant(Training, vars(training), changes)
     for one, other, nothing in LENGTHS:
         if changes.get(one) is not None and other not in changes:
             changes[other] = nothing
-    return make(Training, values, changes)
+    return make(Training, vars(training), changes)
 
 
 def fit(training: Training, steps: int) -> tuple[Training, list[str]]:
@@ -137,161 +139,125 @@ def fit(training: Training, steps: int) -> tuple[Training, list[str]]:
     return training, said
 
 
-def _pretraining() -> dict[str, Row]:
-    rows = {}
+def _adam(name: str, learning_rate: float, weight_decay: float = 0.0, second: float = 0.999, **fields: Any) -> Training:  # noqa: ANN401
+    """Train as in Table 3 where nothing else is said: Adam, a long warm-up, and large batches of 224 pixels."""
+    usual = {"schedule": Schedule(warmup_steps=WARMUP_3), "batch_size": BATCH_3, "image_size": (224, 224)}
+    optimizer = Adam(learning_rate=learning_rate, betas=(0.9, second), weight_decay=weight_decay)
+    return Training(recipe=name, optimizer=optimizer, **usual | fields)
+
+
+def _pretraining() -> Iterator[Row]:
     for models, data, epochs, rate, curve, decay, dropout in TABLE_3:
-        for model in models:
-            for count in epochs:
-                base = data if model == "ViT" else f"{data}/{model}"
-                name = base if count == epochs[0] else f"{base}-{count}ep"
-                training = Training(
-                    recipe=name,
-                    optimizer=Adam(learning_rate=rate, weight_decay=decay),
-                    schedule=Schedule(
-                        curve=curve, warmup_steps=WARMUP_3, final_learning_rate=LINEAR_END * (curve == "linear")
-                    ),
-                    epochs=count,
-                    batch_size=BATCH_3,
-                    image_size=(224, 224),
-                    clip_norm=1.0 if data == "i1k" else None,
-                    dropout=dropout,
-                    pre_logits=not model.startswith("BiT"),
-                )
-                rows[name] = Row(training=training, source="Table 3")
-    return rows
+        end = LINEAR_END if curve == "linear" else 0.0
+        for model, count in product(models, epochs):
+            base = data if model == "ViT" else f"{data}/{model}"
+            training = _adam(
+                base if count == epochs[0] else f"{base}-{count}ep",
+                rate,
+                decay,
+                schedule=Schedule(curve=curve, warmup_steps=WARMUP_3, final_learning_rate=end),
+                epochs=count,
+                clip_norm=1.0 if data == "i1k" else None,
+                dropout=dropout,
+                pre_logits=not model.startswith("BiT"),
+            )
+            yield Row(training=training, source="Table 3")
 
 
-def _finetuning() -> dict[str, Row]:
-    rows = {}
+def _finetuning() -> Iterator[Row]:
     for data, (steps, rates) in TABLE_4.items():
         training = Training(
             recipe=f"finetune/{data}",
-            optimizer=SGD(learning_rate=0.01 if 0.01 in rates else rates[0]),
-            schedule=Schedule(curve="cosine", warmup_steps=WARMUP_4.get(steps, 500)),
+            optimizer=SGD(learning_rate=0.01),  # every row has it
+            schedule=Schedule(warmup_steps=WARMUP_4.get(steps, 500)),
             steps=steps,
-            batch_size=512,
             image_size=(384, 384),
             clip_norm=1.0,
             dropout=0.0,
             stochastic_depth=0.0,
         )
-        rows[f"finetune/{data}"] = Row(training=training, source="Table 4", rates=rates)
-    for side in (512, 518):  # of ViT-L/16 and of ViT-H/14
-        name = f"finetune/imagenet-{side}"
-        changes = {"recipe": name, "ema": EMA(decay=0.9999), "image_size": (side, side)}
-        best = adjust(rows["finetune/imagenet"].training, changes)
-        rows[name] = Row(training=best, source="Tables 2 and 4", rates=TABLE_4["imagenet"][1])
-    return rows
+        yield Row(training=training, source="Table 4", rates=rates)
+        for side in (512, 518) if data == "imagenet" else ():  # of ViT-L/16 and of ViT-H/14
+            changes = {"recipe": f"finetune/imagenet-{side}", "ema": EMA(decay=0.9999), "image_size": (side, side)}
+            yield Row(training=adjust(training, changes), source="Tables 2 and 4", rates=rates)
 
 
-def _augreg() -> dict[str, Row]:
-    rows = {}
-    for level, (randaugment, mixup) in AUGREG.items():
-        for regularized in (False, True):
-            name = f"augreg/{level}{'-reg' if regularized else ''}"
-            part = None if randaugment is None else RandAugment(layers=randaugment[0], magnitude=randaugment[1])
-            training = Training(
-                recipe=name,
-                optimizer=Adam(learning_rate=1e-3, weight_decay=0.1),
-                schedule=Schedule(curve="cosine", warmup_steps=WARMUP_3),
-                epochs=300,
-                batch_size=BATCH_3,
-                image_size=(224, 224),
-                clip_norm=1.0,
-                loss="sigmoid",
-                head_bias=-6.9,
-                augmentation=Augmentation(randaugment=part, mixup=mixup),
-                dropout=0.1 if regularized else 0.0,
-                stochastic_depth=0.1 if regularized else 0.0,
-            )
-            rows[name] = Row(training=training, source="AugReg (Steiner et al., 2021)")
-    return rows
+def _augreg() -> Iterator[Row]:
+    for (level, (randaugment, mixup)), rate in product(AUGREG.items(), (0.0, 0.1)):
+        part = None if randaugment is None else RandAugment(layers=randaugment[0], magnitude=randaugment[1])
+        training = _adam(
+            f"augreg/{level}{'-reg' if rate else ''}",
+            1e-3,
+            0.1,
+            epochs=300,
+            clip_norm=1.0,
+            loss="sigmoid",
+            head_bias=-6.9,
+            augmentation=Augmentation(randaugment=part, mixup=mixup),
+            dropout=rate,
+            stochastic_depth=rate,
+        )
+        yield Row(training=training, source="AugReg (Steiner et al., 2021)")
 
 
 # A few thousand images and minutes: little that makes learning slower (LOG.md has the search).
-SMALL = Training(
-    recipe="small",
-    optimizer=Adam(learning_rate=7e-4, betas=(0.9, 0.99), weight_decay=0.05),
-    schedule=Schedule(curve="cosine", warmup_steps=100, final_learning_rate=1e-5),
+SMALL = _adam(
+    "small",
+    7e-4,
+    0.05,
+    0.99,
+    schedule=Schedule(warmup_steps=100, final_learning_rate=1e-5),
     epochs=100,
     batch_size=64,
+    image_size=None,
     clip_norm=1.0,
     label_smoothing=0.1,
     ema=EMA(decay=0.999, ramp=True),
     augmentation=Augmentation(crop_area=(0.8, 1.0), mixup=0.2),
     stochastic_depth=0.1,
 )
-
 # A small pre-trained model and few images: as SMALL, with lower layers held back, which the paper's models need not.
-SMALL_MODEL = adjust(
-    SMALL,
-    {
-        "recipe": "finetune/small",
-        "optimizer": Adam(learning_rate=1e-3, betas=(0.9, 0.99), weight_decay=0.05),
-        "augmentation": Augmentation(crop_area=(0.4, 1.0), mixup=0.2),
-        "layer_decay": 0.75,
-    },
-)
-
+SMALL_MODEL = {"recipe": "finetune/small", "learning_rate": 1e-3, "crop_area": (0.4, 1.0), "layer_decay": 0.75}
 # Small data from scratch, and hours: what a plain ViT needs to go on learning.
-SCRATCH = Training(
-    recipe="scratch",
-    optimizer=Adam(learning_rate=1e-3, betas=(0.9, 0.99), weight_decay=0.05),
-    schedule=Schedule(curve="cosine", warmup_steps=100, final_learning_rate=1e-5),
-    epochs=100,
-    batch_size=128,
-    clip_norm=1.0,
-    label_smoothing=0.1,
-    ema=EMA(decay=0.999, ramp=True),
-    augmentation=Augmentation(
-        crop_area=(0.3, 1.0), randaugment=RandAugment(layers=2, magnitude=9), mixup=0.2, cutmix=1.0, random_erasing=0.25
-    ),
-    stochastic_depth=0.1,
-)
-
+SCRATCH = {
+    **{"recipe": "scratch", "learning_rate": 1e-3, "batch_size": 128, "crop_area": (0.3, 1.0)},
+    **{"randaugment": RandAugment(layers=2, magnitude=9), "cutmix": 1.0, "random_erasing": 0.25},
+}
 # Masked patch prediction on JFT; 100,000 steps are nearly as good (Section 4.6).
-MASKED = Training(
-    recipe="masked-patch",
-    objective=MaskedPatches(),
-    optimizer=Adam(learning_rate=2e-4),
-    schedule=Schedule(curve="cosine", warmup_steps=WARMUP_3),
-    steps=1_000_000,
-    batch_size=BATCH_3,
-    image_size=(224, 224),
-)
-
+MASKED = _adam("masked-patch", 2e-4, objective=MaskedPatches(), steps=1_000_000)
 # He et al. (2022), Table 8: ImageNet-1k; 40 epochs of warm-up.
-MAE = Training(
-    recipe="mae",
+MAE = _adam(
+    "mae",
+    2.4e-3,
+    0.05,
+    0.95,
     objective=MaskedAutoencoder(),
-    optimizer=Adam(learning_rate=2.4e-3, betas=(0.9, 0.95), weight_decay=0.05),
-    schedule=Schedule(curve="cosine", warmup_steps=12_500),
+    schedule=Schedule(warmup_steps=12_500),
     epochs=800,
-    batch_size=BATCH_3,
-    image_size=(224, 224),
     augmentation=Augmentation(crop_area=(0.2, 1.0)),
 )
-
 # Chen et al. (2020), iGPT-S on ImageNet-1k; an epoch of warm-up.
-NEXT_PIXEL = Training(
-    recipe="next-pixel",
+NEXT_PIXEL = _adam(
+    "next-pixel",
+    3e-3,
+    0.0,
+    0.95,
     objective=NextPixels(),
-    optimizer=Adam(learning_rate=3e-3, betas=(0.9, 0.95), weight_decay=0.0),
-    schedule=Schedule(curve="cosine", warmup_steps=WARMUP_3),
     steps=1_000_000,
     batch_size=128,
     image_size=(32, 32),
     augmentation=Augmentation(crop_area=(0.3, 1.0)),
 )
 
-RECIPES: dict[str, Row] = {
-    **_pretraining(),
-    **_finetuning(),
-    **_augreg(),
-    "small": Row(training=SMALL, source="made here; LOG.md has what it gives"),
-    "scratch": Row(training=SCRATCH, source="made here; LOG.md has what it gives"),
-    "masked-patch": Row(training=MASKED, source="Appendix B.1.2"),
-    "mae": Row(training=MAE, source="MAE (He et al., 2022)"),
-    "next-pixel": Row(training=NEXT_PIXEL, source="iGPT (Chen et al., 2020)"),
-    "finetune/small": Row(training=SMALL_MODEL, source="made here; LOG.md has what it gives"),
-}
+_ROWS = (
+    *_pretraining(),
+    *_finetuning(),
+    *_augreg(),
+    Row(training=SMALL, source=OURS),
+    Row(training=adjust(SMALL, SCRATCH), source=OURS),
+    Row(training=MASKED, source="Appendix B.1.2"),
+    Row(training=MAE, source="MAE (He et al., 2022)"),
+    Row(training=NEXT_PIXEL, source="iGPT (Chen et al., 2020)"),
+    Row(training=adjust(SMALL, SMALL_MODEL), source=OURS),
+)
+RECIPES: dict[str, Row] = {row.training.recipe: row for row in _ROWS}

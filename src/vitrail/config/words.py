@@ -1,119 +1,215 @@
 """The field's words: what people of timm, transformers and big_vision type, and the fields that they mean here."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def _by_word(table: dict[str, str]) -> dict[str, str]:
+    """Turn fields with the words for each into words with the field that each stands for."""
+    return {word: field for field, words in table.items() for word in words.split()}
+
+
 # Old names and those of other libraries, each with the field that it stands for; of a part by a dot.
-TRAINING = {
-    **dict.fromkeys(("lr", "rate", "base_lr", "peak_lr", "blr"), "learning_rate"),
-    **dict.fromkeys(("wd", "weight_decay_rate"), "weight_decay"),
-    **dict.fromkeys(("optimiser", "opt", "optim", "optimizer_name", "optax_name"), "optimizer"),
-    **dict.fromkeys(("average", "model_ema", "polyak", "use_ema", "weight_averaging"), "ema"),
-    **dict.fromkeys(("ema_decay", "model_ema_decay", "polyak_decay"), "ema.decay"),
-    **dict.fromkeys(("drop_path", "drop_path_rate", "droppath", "stochdepth"), "stochastic_depth"),
-    **dict.fromkeys(("smoothing", "label_smoothing_factor", "label_smooth"), "label_smoothing"),
-    **dict.fromkeys(("erasing", "reprob", "random_erase"), "random_erasing"),
-    **dict.fromkeys(("area", "scale", "crop_scale", "rrc_scale"), "crop_area"),
-    **dict.fromkeys(("ratio", "aspect_ratio"), "aspect"),
-    **dict.fromkeys(("batch", "train_batch_size", "global_batch_size"), "batch_size"),
-    **dict.fromkeys(
-        ("micro_batch_size", "per_device_batch_size", "per_device_train_batch_size", "microbatch"), "micro_batch"
-    ),
-    **dict.fromkeys(("clip", "clip_grad", "max_grad_norm", "grad_clip", "grad_clip_norm", "max_norm"), "clip_norm"),
-    **dict.fromkeys(("hidden", "representation_layer"), "pre_logits"),
-    **dict.fromkeys(("warmup", "warmup_steps", "num_warmup_steps", "warmup_iters"), "schedule.warmup_steps"),
-    "warmup_epochs": "schedule.warmup_epochs",
-    **dict.fromkeys(("end", "min_lr", "lr_end", "end_lr", "final_lr"), "schedule.final_learning_rate"),
-    **dict.fromkeys(("sched", "scheduler", "lr_scheduler", "lr_scheduler_type", "lr_schedule"), "schedule.curve"),
-    **dict.fromkeys(("decay_milestones", "multistep"), "schedule.milestones"),
-    **dict.fromkeys(("dev", "val_split", "validation_split", "val_share", "val_size"), "validation_share"),
-    "augmenting": "augment_on",
-    **dict.fromkeys(("limit", "bad_limit", "max_bad_images"), "bad_image_limit"),
-    **dict.fromkeys(("img_size", "input_size", "resolution", "res"), "image_size"),
-    **dict.fromkeys(("num_train_epochs", "num_epochs", "total_epochs", "max_epochs", "n_epochs"), "epochs"),
-    **dict.fromkeys(("max_steps", "total_steps", "num_steps", "training_steps", "iterations"), "steps"),
-    **dict.fromkeys(("opt_eps", "adam_epsilon", "eps"), "optimizer.epsilon"),
-    **dict.fromkeys(("opt_betas", "adam_betas"), "optimizer.betas"),
-    **dict.fromkeys(("dropout_rate", "hidden_dropout_prob"), "dropout"),
-    **dict.fromkeys(("mixup_alpha", "mix_up"), "mixup"),
-    **dict.fromkeys(("cutmix_alpha", "cut_mix"), "cutmix"),
-    **dict.fromkeys(("color_jitter", "colour_jitter"), "jitter"),
-    **dict.fromkeys(("hflip", "horizontal_flip", "random_flip"), "flip"),
-    **dict.fromkeys(("aa", "auto_augment", "rand_augment"), "randaugment"),
-    "3augment": "three_augment",
-    **dict.fromkeys(("layer_lr_decay", "layerwise_lr_decay", "lr_layer_decay", "llrd"), "layer_decay"),
-    **dict.fromkeys(("early_stopping_patience", "early_stopping"), "patience"),
-    **dict.fromkeys(("eval_steps", "eval_every", "eval_interval", "evaluation_interval"), "evaluate_every"),
-    **dict.fromkeys(("save_steps", "ckpt_steps", "checkpoint_every", "save_interval"), "save_every"),
-    **dict.fromkeys(("logging_steps", "log_interval", "log_steps", "log_training_steps"), "log_every"),
-    **dict.fromkeys(("save_total_limit", "keep_last", "checkpoint_hist"), "keep"),
-    **dict.fromkeys(("random_seed", "manual_seed"), "seed"),
-    **dict.fromkeys(("torch_compile", "torchcompile"), "compile"),
-    **dict.fromkeys(("dtype", "amp_dtype", "mixed_precision"), "precision"),
-    **dict.fromkeys(("loss_fn", "criterion"), "loss"),
-    **dict.fromkeys(("init_head_bias", "bias_init"), "head_bias"),
-    **dict.fromkeys(("mask_ratio", "masking_ratio"), "masked"),
-    **dict.fromkeys(("norm_pix_loss", "norm_pix", "normalised"), "normalized"),
-    **dict.fromkeys(("decoder_embed_dim", "decoder_hidden_size"), "decoder_width"),
-    "decoder_num_hidden_layers": "decoder_depth",
-    **dict.fromkeys(("colours", "num_colors", "n_colors"), "colors"),
-    **dict.fromkeys(("arcface_margin", "arc_margin"), "margin"),
-}
-MODEL = {
-    **dict.fromkeys(("num_classes", "num_labels", "n_classes", "num_outputs"), "classes"),
-    **dict.fromkeys(("img_size", "input_size", "resolution", "res"), "image_size"),
-    **dict.fromkeys(("embed_dim", "hidden_size", "dim", "d_model", "embedding_dim"), "width"),
-    **dict.fromkeys(("num_layers", "num_hidden_layers", "n_layers", "layers"), "depth"),
-    **dict.fromkeys(("num_heads", "num_attention_heads", "n_heads"), "heads"),
-    **dict.fromkeys(("mlp_dim", "intermediate_size", "ffn_dim"), "mlp_width"),
-    **dict.fromkeys(("in_chans", "num_channels", "in_channels", "in_chs"), "channels"),
-    **dict.fromkeys(("global_pool", "pool", "pool_type", "classifier"), "pooling"),
-    **dict.fromkeys(("patch_size", "patches"), "stem.patch"),
-    **dict.fromkeys(("grad_checkpointing", "gradient_checkpointing", "remat"), "checkpointing"),
-    **dict.fromkeys(("hidden", "representation_width", "representation_size"), "pre_logits"),
-    **dict.fromkeys(("drop_path", "drop_path_rate", "droppath", "stochdepth"), "stochastic_depth"),
-    **dict.fromkeys(("dropout_rate", "hidden_dropout_prob", "proj_drop_rate"), "dropout"),
-    **dict.fromkeys(
-        ("attn_drop", "attn_drop_rate", "attention_dropout_rate", "attention_probs_dropout_prob"), "attention_dropout"
-    ),
-    **dict.fromkeys(("layer_norm_eps", "norm_eps", "eps"), "epsilon"),
-    **dict.fromkeys(("hidden_act", "act_layer", "act"), "activation"),
-    **dict.fromkeys(("init_values", "layerscale", "layer_scale_init_value", "layerscale_value"), "layer_scale"),
-    **dict.fromkeys(("pos_embed", "posemb", "position_embedding_type", "pos_embedding"), "positions"),
-    **dict.fromkeys(("init_head_bias", "head_bias_init"), "head_bias"),
-}
+TRAINING = _by_word(
+    {
+        "learning_rate": "lr rate base_lr peak_lr initial_lr lr0 max_lr",
+        "weight_decay": "wd weight_decay_rate l2 l2_reg",
+        "optimizer": "optimiser opt optim optimizer_name optax_name",
+        "ema": "average model_ema polyak use_ema weight_averaging",
+        "ema.decay": "ema_decay model_ema_decay polyak_decay ema_momentum ema_rate",
+        "stochastic_depth": "drop_path drop_path_rate droppath stochdepth drop_connect drop_connect_rate "
+        "stochastic_depth_prob",
+        "label_smoothing": "smoothing label_smoothing_factor label_smooth",
+        "random_erasing": "erasing reprob random_erase erasing_prob random_erasing_prob erase_prob",
+        "crop_area": "area scale crop_scale rrc_scale",
+        "aspect": "ratio aspect_ratio",
+        "batch_size": "batch train_batch_size global_batch_size bs bsz b mini_batch_size",
+        "micro_batch": "micro_batch_size microbatch",
+        "clip_norm": "clip clip_grad max_grad_norm grad_clip grad_clip_norm max_norm gradient_clip_val "
+        "gradient_clipping clipnorm",
+        "pre_logits": "hidden representation_layer",
+        "schedule.warmup_steps": "warmup warmup_steps num_warmup_steps warmup_iters lr_warmup_steps warmup_iterations",
+        "schedule.warmup_epochs": "warmup_epochs lr_warmup_epochs warmup_epoch",
+        "schedule.final_learning_rate": "end min_lr lr_end end_lr final_lr lr_min min_learning_rate eta_min",
+        "schedule.curve": "sched scheduler lr_scheduler lr_scheduler_type lr_schedule decay_type lr_policy "
+        "lr_decay_type",
+        "schedule.milestones": "decay_milestones multistep lr_milestones lr_steps",
+        "validation_share": "dev val_split validation_split val_share val_size holdout val_ratio val_fraction "
+        "validation_fraction valid_size test_size",
+        "augment_on": "augmenting",
+        "bad_image_limit": "limit bad_limit max_bad_images",
+        "image_size": "img_size input_size resolution res train_crop_size crop_size train_res",
+        "epochs": "num_train_epochs num_epochs total_epochs max_epochs n_epochs",
+        "steps": "max_steps total_steps num_steps training_steps iterations iters niter max_iters max_iter num_iters "
+        "num_training_steps train_steps",
+        "optimizer.epsilon": "opt_eps adam_epsilon eps adam_eps",
+        "optimizer.betas": "opt_betas adam_betas",
+        "dropout": "dropout_rate hidden_dropout_prob",
+        "mixup": "mixup_alpha mix_up",
+        "cutmix": "cutmix_alpha cut_mix",
+        "jitter": "color_jitter colour_jitter",
+        "flip": "hflip horizontal_flip random_flip",
+        "randaugment": "aa auto_augment rand_augment",
+        "three_augment": "3augment",
+        "layer_decay": "layer_lr_decay layerwise_lr_decay lr_layer_decay llrd layer_wise_lr_decay layerwise_decay "
+        "layer_wise_decay",
+        "patience": "early_stopping_patience early_stopping",
+        "evaluate_every": "eval_steps eval_every eval_interval evaluation_interval eval_freq eval_frequency",
+        "save_every": "save_steps ckpt_steps checkpoint_every save_interval save_freq",
+        "log_every": "logging_steps log_interval log_steps log_training_steps log_every_n_steps print_freq log_freq",
+        "keep": "save_total_limit keep_last checkpoint_hist save_top_k max_to_keep",
+        "seed": "random_seed manual_seed",
+        "compile": "torch_compile torchcompile",
+        "precision": "dtype amp_dtype mixed_precision",
+        "loss": "loss_fn criterion",
+        "head_bias": "init_head_bias bias_init",
+        "masked": "mask_ratio masking_ratio",
+        "normalized": "norm_pix_loss norm_pix normalised",
+        "decoder_width": "decoder_embed_dim decoder_hidden_size",
+        "decoder_depth": "decoder_num_hidden_layers",
+        "colors": "colours num_colors n_colors",
+        "margin": "arcface_margin arc_margin",
+        "ema.ramp": "model_ema_warmup ema_warmup ema_ramp",
+        "schedule.drop": "decay_rate gamma lr_gamma lr_decay_rate lr_decay_factor",
+        "randaugment.layers": "num_ops rand_augment_num_ops",
+        "randaugment.magnitude": "rand_augment_magnitude",
+        "resizing": "interpolation train_interpolation",
+        "parallel": "strategy",
+    }
+)
+MODEL = _by_word(
+    {
+        "classes": "num_classes num_labels n_classes num_outputs nb_classes num_class",
+        "image_size": "img_size input_size resolution res",
+        "width": "embed_dim hidden_size dim d_model embedding_dim hidden_dim",
+        "depth": "num_layers num_hidden_layers n_layers layers",
+        "heads": "num_heads num_attention_heads n_heads nhead",
+        "mlp_width": "mlp_dim intermediate_size ffn_dim mlp_hidden_dim dim_feedforward",
+        "channels": "in_chans num_channels in_channels in_chs",
+        "pooling": "global_pool pool pool_type classifier",
+        "stem.patch": "patch_size patches",
+        "checkpointing": "grad_checkpointing gradient_checkpointing remat",
+        "pre_logits": "hidden representation_width representation_size rep_size",
+        "stochastic_depth": "drop_path drop_path_rate droppath stochdepth",
+        "dropout": "dropout_rate hidden_dropout_prob proj_drop_rate",
+        "attention_dropout": "attn_drop attn_drop_rate attention_dropout_rate attention_probs_dropout_prob",
+        "epsilon": "layer_norm_eps norm_eps eps",
+        "activation": "hidden_act act_layer act",
+        "layer_scale": "init_values layerscale layer_scale_init_value layerscale_value",
+        "positions": "pos_embed posemb position_embedding_type pos_embedding",
+        "head_bias": "init_head_bias head_bias_init",
+    }
+)
 # Words that no one field stands for, each with what to say instead.
-ANSWERS = {
-    **dict.fromkeys(
-        ("grad_accum", "grad_accum_steps", "gradient_accumulation_steps", "accum_steps", "accumulate_grad_batches"),
+ANSWERS = _by_word(
+    {
         "batch_size is what an update sees, however it is cut: set batch_size, and micro_batch for the images that go "
-        "through at once.",
-    ),
-    **dict.fromkeys(("bf16", "fp16", "amp", "half", "half_precision"), "Set precision=bfloat16 or precision=float32."),
-    **dict.fromkeys(("num_workers", "dataloader_num_workers", "workers"), "The argument is workers."),
-    **dict.fromkeys(("output_dir", "output", "workdir", "log_dir"), "The argument is out."),
-    **dict.fromkeys(("drop", "drop_rate"), "Did you mean 'dropout'?"),
-    "out": "out is an argument of its own, and no field of the training.",
-    **dict.fromkeys(("mlp_ratio", "mlp_expansion"), "Set mlp_width, in features: four times the width is usual."),
-    **dict.fromkeys(("head_dim", "dim_head"), "Set heads: the width divided by the features of a head."),
-    **dict.fromkeys(("warmup_ratio", "warmup_proportion"), "Set warmup_steps or warmup_epochs."),
-    **dict.fromkeys(("warmup_lr", "warmup_init_lr", "warmup_lr_init"), "A warm-up begins at 0. Set warmup_steps."),
-    **dict.fromkeys(
-        ("adam_beta1", "beta1", "b1", "adam_beta2", "beta2", "b2"), "Set both: betas=0.9,0.999 of the optimizer."
-    ),
-    **dict.fromkeys(("nesterov", "amsgrad"), "There is optimizer=sgd with momentum, and optimizer=adam (AdamW)."),
-    **dict.fromkeys(("mixup_prob", "cutmix_prob", "mixup_switch_prob", "mixup_mode"), "Set mixup and cutmix, alphas."),
-    **dict.fromkeys(("cooldown_epochs", "decay_epochs", "patience_epochs"), "Set curve and milestones."),
-    **dict.fromkeys(("crop_pct", "mean", "std"), "Preprocessing belongs to the checkpoint: model.card.preprocessing."),
-    **dict.fromkeys(
-        ("freeze", "freeze_backbone", "linear_probe"), "vitrail.fewshot fits classifiers of frozen features."
-    ),
-}
+        "through at once.": "grad_accum grad_accum_steps gradient_accumulation_steps accum_steps accum_iter "
+        "accumulate_grad_batches per_device_batch_size per_device_train_batch_size",
+        "batch_size is of training; what is evaluated goes through in batches that fit.": "eval_batch_size "
+        "per_device_eval_batch_size validation_batch_size val_batch_size",
+        "learning_rate = that * batch_size / 256: set learning_rate.": "blr lr_base base_learning_rate",
+        "Set precision=bfloat16 or precision=float32.": "bf16 fp16 amp half half_precision",
+        "The argument is workers.": "num_workers dataloader_num_workers workers j",
+        "The argument is out.": "output_dir output workdir log_dir out",
+        "The argument is model: a name, a file or a run.": "initial_checkpoint pretrained model_name_or_path "
+        "init_checkpoint backbone",
+        "The images are the first argument; splits may be a mapping: {'train': ..., 'val': ...}.": "data_dir "
+        "data_path train_dir train_data val_dir val_data eval_dataset validation_data",
+        "The same call with the same out resumes; another out begins anew.": "resume "
+        "resume_from_checkpoint auto_resume start_epoch overwrite_output_dir",
+        "The argument is tensorboard.": "report_to wandb log_wandb tensorboard",
+        "The argument is device.": "device",
+        "The argument is callbacks.": "callback callbacks",
+        "The argument is quiet.": "verbose disable_tqdm",
+        "Set parallel=fsdp or parallel=ddp.": "fsdp ddp deepspeed",
+        "Set evaluate_every or save_every, in steps.": "eval_strategy evaluation_strategy save_strategy "
+        "val_check_interval check_val_every_n_epoch",
+        "Set patience to end early; the best checkpoint is kept.": "load_best_model_at_end metric_for_best_model",
+        "Did you mean 'dropout'?": "drop drop_rate",
+        "Set mlp_width, in features: four times the width is usual.": "mlp_ratio mlp_expansion",
+        "Set heads: the width divided by the features of a head.": "head_dim dim_head",
+        "Set warmup_steps: that share of the steps.": "warmup_ratio warmup_proportion warmup_percent pct_start",
+        "A warm-up begins at 0. Set warmup_steps.": "warmup_lr warmup_init_lr warmup_lr_init start_lr lr_warmup_decay",
+        "Set final_learning_rate, itself a rate.": "min_lr_ratio final_div_factor div_factor min_lr_rate",
+        "Set curve=staircase with milestones, in steps.": "decay_epochs lr_step_size step_size lr_step_epochs",
+        "A curve ends with the run: set steps or epochs.": "cooldown_epochs cooldown_steps patience_epochs T_max t_max "
+        "lr_cycle_limit lr_cycle_mul lr_cycle_decay steps_per_epoch",
+        "There is optimizer=sgd with momentum, and optimizer=adam (AdamW).": "nesterov amsgrad",
+        "Set mixup and cutmix, alphas; they stay on to the end.": "mixup_prob cutmix_prob mixup_switch_prob mixup_mode "
+        "mixup_off_epoch",
+        "Set jitter, a strength.": "color_jitter_prob",
+        "Set random_erasing, a probability.": "remode recount",
+        "three_augment=true draws gray, solarized or blurred.": "grayscale_prob gaussian_blur_prob",
+        "Set decay_on: which parameters decay; decay_on=kernels leaves norms and biases out.": "norm_weight_decay "
+        "bias_weight_decay no_decay",
+        "Gradients are clipped by their norm: set clip_norm.": "clip_mode clipvalue clip_value",
+        "Preprocessing belongs to the checkpoint: model.card.preprocessing.": "crop_pct mean std",
+        "vitrail.fewshot fits classifiers of frozen features.": "freeze freeze_backbone freeze_layers linear_probe",
+        "Set pooling: token reads the class token, mean and max have none.": "class_token cls_token use_class_token",
+        "Set epsilon, or norm=post for a norm after each part.": "norm_layer",
+        "Set positions=relative.": "use_rel_pos_bias rel_pos_bias",
+        "Set model.depth, or randaugment.layers.": "layers",
+    }
+)
+BETAS = _by_word({"0": "adam_beta1 beta1 beta_1 b1", "1": "adam_beta2 beta2 beta_2 b2"})
 # Words for values, by the field.
 VALUES: dict[str, dict[str, object]] = {
-    "optimizer": {"adamw": "adam", "momentum": "sgd"},
+    "optimizer": {
+        **dict.fromkeys(("adam", "adamw", "adamw_torch", "adamw_torch_fused", "scale_by_adam"), "adam"),
+        **dict.fromkeys(("sgd", "momentum", "big_vision.momentum_hp"), "sgd"),
+    },
     "pooling": {"avg": "mean", "gap": "mean", "tok": "token"},
     "activation": {"gelu_tanh": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh", "gelu_new": "gelu-tanh"},
+    "positions": {"learn": "learned", "sincos2d": "sinusoidal-2d"},
     "target": {"mean-colour": "mean-color", "small-colours": "small-colors"},
-    "precision": {"bf16": "bfloat16", "fp32": "float32", "float": "float32", "no": "float32"},
-    "ema": {"true": "ema", "average": "ema"},
-    "curve": {"multistep": "staircase", "step": "staircase"},
-    "loss": {"sigmoid_xent": "sigmoid", "softmax_xent": "softmax", "bce": "sigmoid", "cross_entropy": "softmax"},
+    "precision": {
+        **dict.fromkeys(("bf16", "bf16-mixed", "bf16-true"), "bfloat16"),
+        **dict.fromkeys(("fp32", "float", "no", "32", "32-true"), "float32"),
+    },
+    "ema": {"true": "ema", "average": "ema", "false": None},
+    "randaugment": {"true": "randaugment", "false": None},
+    "compile": {"true": "on", "false": "off", "inductor": "on"},
+    "flip": {"0.5": True, "0": False, "0.0": False},
+    "curve": {
+        **dict.fromkeys(("multistep", "step", "steplr", "multisteplr"), "staircase"),
+        **dict.fromkeys(("cosineannealinglr", "cosine_with_min_lr"), "cosine"),
+        "constant_with_warmup": "constant",
+    },
+    "loss": {
+        **dict.fromkeys(("sigmoid_xent", "bce", "binary_crossentropy", "bce_with_logits"), "sigmoid"),
+        **dict.fromkeys(("softmax_xent", "ce", "cross_entropy", "crossentropy", "categorical_crossentropy"), "softmax"),
+    },
 }
+# What fields and kinds were called in documents of before, each with its name of today.
+_OLD = ("optimiser", "rate", "warmup", "end", "batch", "clip", "smoothing", "average", "hidden", "representation_width")
+_OLD += ("dev", "augmenting", "limit", "area", "erasing", "normalised", "colours")
+RENAMED = {old: {**MODEL, **TRAINING}[old].rpartition(".")[2] for old in _OLD}
+RENAMED["decay"] = "weight_decay"  # of an optimizer; an average's is still its decay
+# Fields that documents do not have which were written before there were any: there they have their defaults,
+ADDED = frozenset({"cosine_scale", "margin", "held_out", "objective", "causal", "probe_every", "decoder_head_width"})
+ADDED |= {"warmup_epochs"}
+MEANT = {"decoder_head_width": 32}  # or what was meant then
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Say which known name is nearest, letter case aside, or list them all."""
+    known = list(known)
+    folded = {other.lower(): other for other in reversed(known)}
+    near = get_close_matches(name.lower(), folded, n=1)
+    return f" Did you mean {folded[near[0]]!r}?" if near else f" There are: {', '.join(known)}."
+
+
+def by_meaning(name: str, known: Iterable[str], words: dict[str, str]) -> str:
+    """Say which field a name that is spelled wrongly means, also in other libraries' words; else where all are."""
+    known, (where, dot, leaf) = list(known), name.lower().rpartition(".")
+    inside = [other for other in known if dot in other]
+    word = next(iter(get_close_matches(leaf, words, n=1, cutoff=0.8)), "")
+    theirs = [path for path in (f"{where}.{words.get(word, '').rpartition('.')[2]}",) if path in inside]
+    plain = {"_".join(sorted(other.split("_"))): other for other in (*words, *known)}  # smoothing_label
+    spelled = theirs or get_close_matches(name.lower(), inside, n=1, cutoff=0.6 if dot else 0.8) or [word]
+    near = plain.get("_".join(sorted(leaf.split("_"))), spelled[0])
+    if near:
+        return f" Did you mean {words.get(near, near)!r}?"
+    everywhere = " The fields are in docs/training.md and docs/variants.md."
+    return f" There are: {', '.join(known)}." if len(known) < 20 else everywhere

@@ -4,8 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from vitrail.config.fields import make, suggest
+from vitrail.config.fields import make
 from vitrail.config.model import BiTConfig, HybridStem, ModelConfig, PatchStem, Stem, ViTConfig
+from vitrail.config.words import suggest
 from vitrail.errors import ConfigError
 
 
@@ -54,7 +55,7 @@ _BIT = re.compile(r"(?:BiT-)?(?P<resnet>R\d+)x(?P<factor>[1-9]\d*)")
 
 
 def names() -> tuple[str, ...]:
-    """List the models of the paper and its code; a ViT may have any other patch side, a BiT any other width too."""
+    """List the names that `vitrail.create` takes; a ViT may have any other patch side too, a BiT any other width."""
     return _NAMES
 
 

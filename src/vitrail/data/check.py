@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from vitrail.data.decode import FORMATS, ImageError, OpenImage, Pixels
 from vitrail.data.source import Source
 from vitrail.data.sources.folder import AGAIN
+from vitrail.data.splits import same_contents
 from vitrail.files import image_hash
 from vitrail.files.hashes import WIDTH
 
@@ -86,13 +87,15 @@ def check_data(splits: Mapping[str, Source], *, progress: Progress | None = None
     hashes = np.zeros((total, WIDTH), dtype=np.uint8)
     readable = np.zeros(total, dtype=np.bool_)
     for split, source in splits.items():
-        reports[split] = SplitReport(len(source), _class_counts(source))
+        counts = np.bincount(source.labels[source.labels >= 0], minlength=len(source.class_names)).tolist()
+        reports[split] = SplitReport(len(source), dict(zip(source.class_names, counts, strict=False)))
         for place, reason in getattr(source, "problems", ()):
             kind = "read_already" if reason == AGAIN else "left_out"
             reports[split].problems.setdefault(kind, Findings()).add(f"{place}: {reason}")
         if ignored := getattr(source, "ignored", 0):
-            names = [f"{name}: {_why_ignored(name)}" for name in getattr(source, "ignored_names", ())]
-            reports[split].problems["ignored"] = Findings(ignored, names[:EXAMPLES])
+            names = getattr(source, "ignored_names", ())[:EXAMPLES]
+            why = ("in no class folder", "no image by its suffix")
+            reports[split].problems["ignored"] = Findings(ignored, [f"{name}: {why['/' in name]}" for name in names])
         for index in range(len(source)):
             found = _look_at(source, index, reports[split])
             if found is not None:
@@ -119,16 +122,6 @@ def contact_sheet(source: Source, indices: Sequence[int] | NDArray[np.int64], ce
         for left, index in enumerate(row):
             sheet[top * cell : (top + 1) * cell, left * cell : (left + 1) * cell] = _letterboxed(source, index, cell)
     return sheet
-
-
-def _class_counts(source: Source) -> dict[str, int]:
-    labels = np.asarray(source.labels)
-    counts = np.bincount(labels[labels >= 0], minlength=len(source.class_names))
-    return {name: int(count) for name, count in zip(source.class_names, counts, strict=False)}
-
-
-def _why_ignored(name: str) -> str:
-    return "no image by its suffix" if "/" in name else "in no class folder"
 
 
 def _look_at(source: Source, index: int, report: SplitReport) -> bytes | None:
@@ -201,14 +194,10 @@ def _compare(
     splits: Mapping[str, Source], hashes: NDArray[np.uint8], readable: NDArray[np.int64], report: DataReport
 ) -> None:
     """Find contents that come more than once, and say where."""
-    order = readable[np.lexsort(tuple(hashes[readable].T))] if len(readable) else readable
-    changes = (hashes[order[1:]] != hashes[order[:-1]]).any(axis=1)
-    edges = np.concatenate([[0], np.flatnonzero(changes) + 1, [len(order)]])
     names = list(splits)
     labels = {split: np.asarray(source.labels) for split, source in splits.items()}
     starts = np.cumsum([0, *(len(source) for source in splits.values())])
-    for number in np.flatnonzero(np.diff(edges) > 1):
-        group = order[edges[number] : edges[number + 1]]  # in the order of the samples: lexsort is stable
+    for group in (readable[same] for same in same_contents(hashes[readable]) if len(same) > 1):
         places = np.searchsorted(starts, group, side="right") - 1
         found = [(names[place], int(sample - starts[place])) for place, sample in zip(places, group, strict=True)]
         text = " = ".join(f"{split}:{splits[split].name(index)}" for split, index in found[:4])
@@ -216,9 +205,8 @@ def _compare(
             for _ in range(count - 1):
                 report.duplicates.setdefault(split, Findings()).add(text)
         present = [split for split in names if any(split == each for each, _ in found)]
-        for place, split in enumerate(present):
-            for other in present[place + 1 :]:
-                report.leaks.setdefault((split, other), Findings()).add(text)
+        for pair in itertools.combinations(present, 2):
+            report.leaks.setdefault(pair, Findings()).add(text)
         called = {(split, int(labels[split][index])) for split, index in found}
         classes = sorted({splits[split].class_names[label] for split, label in called if label >= 0})
         if len(classes) > 1:

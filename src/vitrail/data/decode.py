@@ -158,6 +158,8 @@ def from_library(image: object) -> bytes | Pixels | None:
             data = image.fp.read()
             image.fp.seek(place)
             return data
+        if image.mode == "I" and image.format is None and not (np.asarray(image) >> 8).any():
+            image = image.convert("L")  # no file's, which says that it has 16 bits: numbers of a program, from 0 to 255
         return _to_array(ImageOps.exif_transpose(image) if _orientation(image) > 1 else image)
     except ImageError:
         raise

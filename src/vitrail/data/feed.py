@@ -1,144 +1,129 @@
-"""From what a source holds to batches of numbers: transformed in the workers, or on the GPU where the model is.
+"""Batches in an order that is a function of (seed, epoch, place): the same for any number of workers and ranks.
 
-Where images are augmented does not change them. On a GPU it costs the model time; in workers it takes cores.
+A step is a stretch of the epoch's order, so a run resumes at any step at once. An image that cannot be decoded is left
+out, counted and listed, never replaced by another; past a limit the run stops. Where images are augmented does not
+change them: on a GPU it costs the model time; in workers it takes cores.
 """
 
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Required, TypedDict, Unpack
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
-from vitrail.config.card import Preprocessing
+from vitrail.config import Preprocessing
+from vitrail.config.check import rate, whole
 from vitrail.config.recipe import Augmentation, AugmentOn
-from vitrail.data.decode import Box, OpenImage, Pixels, owned, with_channels
-from vitrail.data.loader import Batch, Loader
-from vitrail.data.source import Source
-from vitrail.data.transforms import augment, draw_slots, evaluation_image, finish, inception_box, resize
-from vitrail.data.transforms.geometry import SLOTS
-from vitrail.ops.random import Purpose, draws
+from vitrail.data.decode import ImageError, Pixels
+from vitrail.data.source import Batch, BatchIndices, RankShare, Skip, Source, check_limit
+from vitrail.data.transforms.finish import BatchTransform
+from vitrail.data.transforms.resize import EvalTransform, TrainTransform
 
+# From what a source holds of a sample, its number and the epoch, to uint8 C H W.
+Transform = Callable[[bytes | Pixels, int, int], Tensor]
+AHEAD = 2  # batches that a worker is given before it is done with one
+SWITCH = 0.0005  # seconds until a worker lets in its thread that hands memory over; Python waits ten times as long
+SMALL = ("labels", "samples", "places", "absent")
+LISTED = 1000  # bad images that are remembered by name; all are counted
 MANY_WORKERS, LARGE_SIDE = 8, 128  # from which on workers augment, where it is left to us
-CHUNK = 32  # images that a worker augments at once: what they need beside stays in its core's cache
 STILL = Augmentation(crop="squash", flip=False)  # nothing random
 
 
-@dataclass
-class TrainTransform:
-    """What training sees of an image: a random part, or all, resized; a function of (seed, epoch, sample)."""
+class Reading(TypedDict, total=False):
+    """How a feed reads, in the words of `Loader`."""
 
-    size: tuple[int, int]
-    augmentation: Augmentation
-    seed: int
-    channels: int = 3
-
-    @cached_property
-    def _still(self) -> Preprocessing:
-        return Preprocessing(resize="squash" if self.augmentation.crop == "squash" else "crop")
-
-    def __call__(self, data: bytes | Pixels, sample: int, epoch: int) -> UInt8[Tensor, "C H W"]:
-        """Decode no more than is needed, crop and resize."""
-        image = OpenImage(data) if isinstance(data, bytes) else data
-        how = self.augmentation.resizing
-        if self.augmentation.crop != "inception":
-            whole = image if isinstance(image, OpenImage) else to_tensor(image, self.channels)
-            return evaluation_image(whole, self.size, self._still, None if how == "antialias" else how, self.channels)
-        height, width = (image.height, image.width) if isinstance(image, OpenImage) else image.shape[:2]
-        u = draws(np.array([sample]), SLOTS, self.seed, epoch, Purpose.CROP)[0]
-        box = inception_box(height, width, u, self.augmentation.crop_area, self.augmentation.aspect)
-        least = self.size if how == "antialias" else (0, 0)  # the authors' ways read every pixel
-        part = image.pixels(box, least, self.channels) if isinstance(image, OpenImage) else cut(image, box)
-        return resize(to_tensor(part, self.channels), self.size, how)
+    batch: Required[int]
+    workers: int
+    rank: int
+    ranks: int
+    bad_image_limit: float
+    device: torch.device | str
 
 
-@dataclass
-class EvalTransform:
-    """What evaluation sees of an image: the whole image squashed, or its middle."""
+class Loader:
+    """Reads a source in batches; the last one of an epoch is as large as what is left, or is left out where `full`.
 
-    size: tuple[int, int]
-    preprocessing: Preprocessing
-    channels: int = 3
-
-    def __call__(self, data: bytes | Pixels, sample: int, epoch: int) -> UInt8[Tensor, "C H W"]:
-        """Decode and resize; the same whatever the epoch."""
-        image = OpenImage(data) if isinstance(data, bytes) else to_tensor(data, self.channels)
-        return evaluation_image(image, self.size, self.preprocessing, None, self.channels)
-
-
-def cut(pixels: Pixels, box: Box) -> Pixels:
-    """Cut a part out of pixels."""
-    return pixels[box.top : box.top + box.height, box.left : box.left + box.width]
-
-
-def to_tensor(pixels: Pixels, channels: int) -> UInt8[Tensor, "C H W"]:
-    """Give pixels as a tensor of so many channels."""
-    return torch.from_numpy(owned(with_channels(pixels, channels))).permute(2, 0, 1)
-
-
-@dataclass
-class BatchTransform:
-    """Flips, augments, scales and mixes a batch, where its images are; a function of (seed, epoch, sample) alone."""
-
-    config: Augmentation
-    preprocessing: Preprocessing
-    classes: int
-    seed: int
-
-    def augment(self, batch: Batch) -> Batch:
-        """Flip and augment alone, in whole levels."""
-        if not len(batch.labels):
-            return batch
-        slots = draw_slots(self.config).items()
-        u = {what: draws(batch.samples.numpy(), count, self.seed, batch.epoch, what) for what, count in slots}
-        images = torch.empty_like(batch.images)
-        for start in range(0, len(images), CHUNK):
-            some = slice(start, start + CHUNK)
-            images[some] = augment(batch.images[some], {what: part[some] for what, part in u.items()}, self.config)
-        return batch._replace(images=images)
-
-    def __call__(self, batch: Batch, *, augmented: bool = False) -> Batch:
-        """Give float images and the shares of the classes."""
-        made = finish(
-            batch.images,
-            batch.labels,
-            batch.samples.numpy(),
-            batch.places.numpy(),
-            self.config,
-            self.preprocessing,
-            self.classes,
-            self.seed,
-            batch.epoch,
-            batch.absent.numpy(),
-            augmented=augmented,
-        )
-        return batch._replace(images=made.images, targets=made.targets)
-
-
-class BatchStream:
-    """A loader and what comes after it: on the CPU in its workers; on a GPU there, to which uint8 goes."""
+    What comes `after` the transform of each image is done in the workers for the CPU, and on a GPU there, to which
+    uint8 goes.
+    """
 
     def __init__(
-        self, loader: Loader, after: BatchTransform, device: torch.device | str = "cpu", augment_on: AugmentOn = "auto"
+        self,
+        source: Source,
+        transform: Transform,
+        *,
+        batch: int,
+        after: BatchTransform | None = None,
+        seed: int = 0,
+        shuffle: bool = True,
+        workers: int = 0,
+        rank: int = 0,
+        ranks: int = 1,
+        block: int = 1,
+        bad_image_limit: float = 0.01,
+        full: bool = False,
+        device: torch.device | str = "cpu",
+        augment_on: AugmentOn = "auto",
     ) -> None:
-        self.loader, self.after, self.device = loader, after, torch.device(device)
-        many = loader.workers >= MANY_WORKERS and min(loader.shape[1:]) >= LARGE_SIDE
+        self.source, self.transform, self.after, self.device = source, transform, after, torch.device(device)
+        self.workers = whole("workers", workers, least=0)
+        self.bad_image_limit = rate("bad_image_limit", bad_image_limit)
+        self.bad: dict[int, Skip | None] = {}
+        ahead = max(self.workers * AHEAD, 1)
+        share = RankShare(batch=batch, rank=rank, ranks=ranks, block=block, ahead=ahead, full=full)
+        self.order = source.order(share, seed=whole("seed", seed, least=0), shuffle=shuffle)
+        many = self.workers >= MANY_WORKERS and min(self._shape[1:]) >= LARGE_SIDE
         self.augmented = augment_on == "workers" or (augment_on == "auto" and many)
-        loader.pins = self.device.type == "cuda"
-        loader.after = after if self.device.type == "cpu" else after.augment if self.augmented else None
+
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch; the last may be smaller."""
+        return self.order.steps
 
     def epoch(self, epoch: int, start: int = 0) -> Generator[Batch]:
         """Give the batches of one epoch, from a step on."""
-        yield from self._placed(self.loader.epoch(epoch, start))
+        yield from self._placed(self.order.epoch(epoch, start))
 
     def stream(self, start: int = 0) -> Generator[Batch]:
-        """Give batches without end, from a step of the whole run on."""
-        yield from self._placed(self.loader.stream(start))
+        """Give batches without end, epoch after epoch, from a step of the whole run on."""
+        yield from self._placed(self.order.stream(start))
 
-    def _placed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+    def note(self, skipped: tuple[Skip, ...]) -> None:
+        """Count what was left out, each image once, and stop past the limit."""
+        for skip in skipped:
+            self.bad.setdefault(skip.sample, skip if len(self.bad) < LISTED else None)
+        if (size := self.order.size) is not None:
+            some = [(skip.name, skip.reason) for skip in islice(self.bad.values(), 5) if skip]
+            check_limit(some, len(self.bad), size, self.bad_image_limit)
+
+    @property
+    def _shape(self) -> tuple[int, int, int]:
+        """Sides of an image, C H W; nothing where `transform` does not say."""
+        height, width = getattr(self.transform, "size", (0, 0))
+        return getattr(self.transform, "channels", 0), height, width
+
+    def _read(self, steps: Iterator[BatchIndices]) -> Iterator[Batch]:
+        """Read batches, here or in workers."""
+        after = self.after
+        if after is not None and self.device.type != "cpu":
+            after = after.augment if self.augmented else None
+        reader = _Reader(self.source, self.transform, self._shape, after)
+        with _loading(reader, steps, self.workers, pins=self.device.type == "cuda") as batches:
+            for batch in batches:
+                self.note(batch.skipped)
+                yield batch
+
+    def _placed(self, steps: Iterator[BatchIndices]) -> Iterator[Batch]:
         """Give batches where the model is; a GPU gets the next one, on a stream of its own, while it works on this."""
+        batches = self._read(steps)
         if self.device.type != "cuda":
             yield from batches if self.device.type == "cpu" else map(self._place, batches)
             return
@@ -157,7 +142,60 @@ class BatchStream:
 
     def _place(self, batch: Batch) -> Batch:
         images, labels = (part.pin_memory().to(self.device, non_blocking=True) for part in (batch.images, batch.labels))
-        return self.after(batch._replace(images=images, labels=labels), augmented=self.augmented)
+        placed = batch._replace(images=images, labels=labels)
+        return placed if self.after is None else self.after(placed, augmented=self.augmented)
+
+
+def train_feed(
+    source: Source,
+    size: tuple[int, int],
+    *,
+    augmentation: Augmentation,
+    preprocessing: Preprocessing,
+    seed: int = 0,
+    channels: int = 3,
+    augment_on: AugmentOn = "auto",
+    full: bool = False,
+    **options: Unpack[Reading],
+) -> Loader:
+    """Feed training: shuffled, cropped, augmented, mixed; smaller last steps of an epoch are left out where `full`."""
+    augmentation = _fit_blocks(augmentation, options["batch"], options.get("ranks", 1))
+    return Loader(
+        source,
+        TrainTransform(size, augmentation, seed=seed, channels=channels),
+        after=BatchTransform(augmentation, preprocessing, len(source.class_names), seed),
+        seed=seed,
+        block=augmentation.mix_block if augmentation.mixup or augmentation.cutmix else 1,
+        augment_on=augment_on,
+        full=full,
+        **options,
+    )
+
+
+def _fit_blocks(config: Augmentation, batch: int, ranks: int) -> Augmentation:
+    """Make the blocks in which images mix the largest that divide a rank's part of a batch, up to `mix_block`.
+
+    A part that only 1 divides up to there is one block; an image alone is not mixed.
+    """
+    part, rest = divmod(batch, ranks)
+    if rest or part == 1:  # what cannot be shared is refused for that, whatever the blocks
+        return replace(config, mixup=0.0, cutmix=0.0)
+    found = (block for block in range(config.mix_block, 1, -1) if part % block == 0)
+    return replace(config, mix_block=next(found, part))
+
+
+def evaluation_feed(
+    source: Source,
+    size: tuple[int, int],
+    *,
+    preprocessing: Preprocessing,
+    channels: int = 3,
+    **options: Unpack[Reading],
+) -> Loader:
+    """Feed evaluation: every image once, in the source's order, as the preprocessing says."""
+    transform = EvalTransform(size, preprocessing, channels=channels)
+    after = BatchTransform(STILL, preprocessing, len(source.class_names), 0)
+    return Loader(source, transform, after=after, shuffle=False, **options)
 
 
 def _hand_over(batch: Batch, event: torch.cuda.Event) -> Batch:
@@ -170,65 +208,90 @@ def _hand_over(batch: Batch, event: torch.cuda.Event) -> Batch:
     return batch
 
 
-def train_feed(
-    source: Source,
-    size: tuple[int, int],
-    *,
-    batch: int,
-    augmentation: Augmentation,
-    preprocessing: Preprocessing,
-    seed: int = 0,
-    channels: int = 3,
-    workers: int = 0,
-    rank: int = 0,
-    ranks: int = 1,
-    bad_image_limit: float = 0.01,
-    device: torch.device | str = "cpu",
-    augment_on: AugmentOn = "auto",
-    full: bool = False,
-) -> BatchStream:
-    """Feed training: shuffled, cropped, augmented, mixed; smaller last steps of an epoch are left out where `full`."""
-    mixes = bool(augmentation.mixup or augmentation.cutmix)
-    loader = Loader(
-        source,
-        TrainTransform(size, augmentation, seed=seed, channels=channels),
-        batch=batch,
-        seed=seed,
-        workers=workers,
-        rank=rank,
-        ranks=ranks,
-        block=augmentation.mix_block if mixes else 1,
-        bad_image_limit=bad_image_limit,
-        full=full,
-    )
-    return BatchStream(
-        loader, BatchTransform(augmentation, preprocessing, len(source.class_names), seed), device, augment_on
-    )
+@dataclass
+class _Reader(Dataset[Batch]):
+    """What a worker holds: reads the samples of a batch, in its own process."""
+
+    source: Source
+    transform: Transform
+    shape: tuple[int, int, int]
+    after: Callable[[Batch], Batch] | None
+
+    def __getitem__(self, wanted: BatchIndices) -> Batch:
+        epoch, step, samples, places = wanted
+        images, kept, skipped = [], [], []
+        for index, sample in enumerate(samples.tolist()):
+            try:
+                images.append(self.transform(self.source.read(sample), sample, epoch))
+                kept.append(index)
+            except ImageError as error:
+                skipped.append(Skip(sample, self.source.name(sample), str(error)))
+        batch = Batch(
+            images=torch.stack(images) if images else torch.empty(0, *self.shape, dtype=torch.uint8),
+            labels=torch.from_numpy(self.source.labels_of(samples[kept])),
+            samples=torch.from_numpy(samples[kept]),
+            places=torch.from_numpy(places[kept]),
+            absent=torch.from_numpy(np.delete(places, kept)),
+            epoch=epoch,
+            step=step,
+            skipped=tuple(skipped),
+        )
+        return batch if self.after is None else self.after(batch)
 
 
-def evaluation_feed(
-    source: Source,
-    size: tuple[int, int],
-    *,
-    batch: int,
-    preprocessing: Preprocessing,
-    channels: int = 3,
-    workers: int = 0,
-    rank: int = 0,
-    ranks: int = 1,
-    bad_image_limit: float = 0.01,
-    device: torch.device | str = "cpu",
-) -> BatchStream:
-    """Feed evaluation: every image once, in the source's order, as the preprocessing says."""
-    transform = EvalTransform(size, preprocessing, channels=channels)
-    loader = Loader(
-        source,
-        transform,
-        batch=batch,
-        shuffle=False,
-        workers=workers,
-        rank=rank,
-        ranks=ranks,
-        bad_image_limit=bad_image_limit,
-    )
-    return BatchStream(loader, BatchTransform(STILL, preprocessing, len(source.class_names), 0), device)
+def _send(batch: Batch) -> list[Any]:
+    """Send what is small by value: each tensor is shared memory, which is asked for of its worker, one by one."""
+    return list(batch._replace(**{name: getattr(batch, name).numpy() for name in SMALL}))
+
+
+def _receive(sent: list[Any]) -> Batch:
+    batch = Batch(*sent)
+    return batch._replace(**{name: torch.from_numpy(getattr(batch, name)) for name in SMALL})
+
+
+@contextmanager
+def _loading(reader: _Reader, steps: Iterator[BatchIndices], workers: int, *, pins: bool) -> Iterator[Iterator[Batch]]:
+    """Read batches here, or in worker processes that are stopped at the end."""
+    if workers == 0:
+        yield (reader[wanted] for wanted in steps)
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of more workers than cores: the caller has counted them
+        loading = DataLoader(
+            reader,
+            sampler=steps,  # pyright: ignore[reportArgumentType]
+            batch_size=None,
+            num_workers=workers,
+            worker_init_fn=_start,
+            collate_fn=_send,  # pyright: ignore[reportArgumentType]
+            prefetch_factor=AHEAD,
+            pin_memory=pins,
+        )
+        with _undisturbed():
+            batches = iter(loading)
+    try:
+        yield map(_receive, batches)
+    finally:
+        stop = getattr(batches, "_shutdown_workers", None)
+        if stop is not None:
+            stop()
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Hold Ctrl-C and SIGTERM back; processes begun meanwhile never get them: they are for the one that they serve."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _start(worker: int) -> None:
+    """Give a worker one thread, as there are as many workers as cores."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.setswitchinterval(SWITCH)
+    torch.set_num_threads(1)

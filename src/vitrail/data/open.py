@@ -7,19 +7,19 @@ from pathlib import Path
 from vitrail.config import suggest
 from vitrail.data.source import Source
 from vitrail.data.sources.dataset import Progress, python_splits
-from vitrail.data.sources.files import FilesSource, is_image, loose_images
-from vitrail.data.sources.folder import folder_splits
+from vitrail.data.sources.folder import SPLITS, FilesSource, folder_splits, is_image, loose_images
 from vitrail.data.sources.idx import idx_splits
+from vitrail.data.sources.memory import sample_splits
 from vitrail.data.sources.packed import PackedSource
 from vitrail.data.sources.parquet import parquet_splits
 from vitrail.data.sources.remote import open_remote
-from vitrail.data.sources.sample import sample_splits
 from vitrail.data.sources.synthetic import SyntheticSource
 from vitrail.data.sources.table import table_splits
 from vitrail.data.sources.tar import TarSource
 from vitrail.errors import DataError
 from vitrail.files import fetch_dataset
 
+NAMES = {**SPLITS, "valid": "val", "dev": "val", "all": "train"}  # of splits, and what each is for
 SYNTHETIC = {"train": 2000, "test": 1000}  # scenes of each split, of 64 pixels
 
 
@@ -32,6 +32,11 @@ def open_data(
     to any of these. Where images may be `unlabeled`, those without a label are there too, with the label -1.
     """
     if isinstance(data, Mapping):
+        if data.keys() & {"train", "all"} and len({NAMES.get(name) for name in data} - {None}) < len(data):
+            known = "train (or all), val (or valid, validation, dev) and test"
+            raise DataError(
+                f"splits to train with are {known}, each once; got {', '.join(map(str, data))}. Rename them."
+            )
         parts = {name: open_split(part) if isinstance(part, str | os.PathLike) else part for name, part in data.items()}
         return _usual(python_splits(parts, unlabeled=unlabeled, progress=progress))
     if not isinstance(data, str | os.PathLike):
@@ -105,7 +110,7 @@ def _in_folder(folder: Path, *, allow_pipe: bool, unlabeled: bool) -> Mapping[st
 
 def _usual(splits: Mapping[str, Source]) -> Mapping[str, Source]:
     """Call the validation split val, as everywhere."""
-    return {"val" if name == "validation" else name: source for name, source in splits.items()}
+    return {"val" if name in ("valid", "validation") else name: source for name, source in splits.items()}
 
 
 def _in_file(path: Path, *, allow_pipe: bool, unlabeled: bool) -> Mapping[str, Source]:

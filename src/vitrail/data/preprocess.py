@@ -6,14 +6,13 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.config.card import Preprocessing
-from vitrail.data.decode import ImageError, Pixels, decode, from_library, on_white, owned, with_channels
-from vitrail.data.feed import EvalTransform
+from vitrail.config import Preprocessing
+from vitrail.data.decode import ImageError, Pixels, from_library, on_white
 from vitrail.data.sources.folder import read_file
-from vitrail.data.transforms import scale
+from vitrail.data.transforms.finish import scale
+from vitrail.data.transforms.resize import EvalTransform
 from vitrail.errors import DataError, ShapeError
 
 EXPECTED = "expected a path, the bytes of an image file, a PIL image, or pixels of 8 bits (uint8) in an array or tensor"
@@ -38,12 +37,6 @@ def to_batch(
     return scale(torch.stack(made), preprocessing)
 
 
-def load_image(image: object, channels: int = 3) -> Pixels:
-    """Give the pixels of one image, whole and upright: uint8, H W C."""
-    data = read_image(image)
-    return owned(decode(data, channels) if isinstance(data, bytes) else with_channels(data, channels))
-
-
 def list_images(images: object) -> list[Any]:
     """Take apart what may be one image, a list or tuple of images, or a batch: an array N H W C, a tensor N C H W."""
     if isinstance(images, list | tuple) or (isinstance(images, np.ndarray | Tensor) and images.ndim == 4):
@@ -65,11 +58,16 @@ def read_image(image: object) -> bytes | Pixels:
         return bytes(image)
     if (found := from_library(image)) is not None:
         return found
-    if isinstance(image, Tensor):
-        return _pixels(_channels_last(image.detach().cpu()).numpy())
-    if isinstance(image, np.ndarray):
-        return _pixels(image)
-    raise DataError(f"{EXPECTED}; got {type(image).__name__}.")
+    if not isinstance(image, np.ndarray | Tensor):
+        raise DataError(f"{EXPECTED}; got {type(image).__name__}.")
+    if (kind := str(image.dtype).removeprefix("torch.")) != "uint8":
+        cast = ".to(torch.uint8)" if isinstance(image, Tensor) else '.astype("uint8")'
+        before = (
+            "Give the image before transforms: leave ToTensor and Normalize out, the model's own preprocessing scales"
+        )
+        hint = before if "float" in kind else f"Where its numbers are levels from 0 to 255, add {cast}"
+        raise DataError(f"{EXPECTED}; got {kind} of shape {tuple(image.shape)}. {hint}.")
+    return _pixels(_channels_last(image.detach().cpu()).numpy() if isinstance(image, Tensor) else image)
 
 
 def _channels_last(image: Tensor) -> Tensor:
@@ -84,12 +82,7 @@ def _channels_last(image: Tensor) -> Tensor:
     return image.permute(1, 2, 0) if first else image
 
 
-def _pixels(array: NDArray[Any]) -> Pixels:
-    if array.dtype != np.uint8:
-        raise DataError(
-            f"{EXPECTED}; got {array.dtype} of shape {array.shape}. "
-            "Give the image before transforms: leave ToTensor and Normalize out, the model's own preprocessing scales."
-        )
+def _pixels(array: Pixels) -> Pixels:
     array = array[:, :, None] if array.ndim == 2 else array
     if array.ndim != 3 or array.shape[2] not in (1, 3, 4) or not array.size:
         raise DataError(f"{EXPECTED}: H W, or H W C (C H W of torch) with 1, 3 or 4 channels; got {array.shape}.")

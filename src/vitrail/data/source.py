@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from vitrail.config.check import whole
 from vitrail.data.decode import Pixels
@@ -16,7 +17,6 @@ from vitrail.files import short_hash
 from vitrail.ops.random import shuffled
 
 Places = NDArray[np.int64]
-MIXING = ", or other blocks, in which Mixup and CutMix pair (mix_block), or neither (mixup=0, cutmix=0)"
 
 
 class BatchIndices(NamedTuple):
@@ -26,6 +26,28 @@ class BatchIndices(NamedTuple):
     step: int  # of the epoch
     samples: Places
     places: Places
+
+
+class Skip(NamedTuple):
+    """An image that was left out, and why."""
+
+    sample: int
+    name: str
+    reason: str
+
+
+class Batch(NamedTuple):
+    """Images of one step on this rank: those that could be decoded."""
+
+    images: Tensor  # uint8 B C H W; float32 where they are finished
+    labels: Tensor  # B
+    samples: Tensor  # B: their numbers in the source
+    places: Tensor  # B: their places in the epoch's order
+    absent: Tensor  # places of this step whose images could not be decoded
+    epoch: int
+    step: int  # of the epoch
+    skipped: tuple[Skip, ...]
+    targets: Tensor | None = None  # B K: shares of the classes, where the images are finished
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +68,7 @@ class RankShare:
         if self.batch % (self.ranks * self.block):
             raise ConfigError(
                 f"the batch of {self.batch} must be shared evenly by {self.ranks} ranks in blocks of {self.block}. "
-                f"Take a multiple of {self.ranks * self.block}{MIXING if self.block > 1 else ''}."
+                f"Take a multiple of {self.ranks * self.block}."
             )
 
     def steps(self, count: int) -> int:
@@ -62,30 +84,8 @@ class RankShare:
         return np.arange(low, min(high, stop), dtype=np.int64)
 
 
-class Order(ABC):
-    """The batches of epochs, made in the main process; a function of (seed, epoch, step) alone."""
-
-    @property
-    @abstractmethod
-    def steps(self) -> int:
-        """Steps of an epoch; an order that cannot know them yet says so."""
-
-    @property
-    @abstractmethod
-    def size(self) -> int | None:
-        """Samples of an epoch; an estimate while not all are known, None while none is."""
-
-    @abstractmethod
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[BatchIndices]:
-        """Give the batches of one epoch, from a step on."""
-
-    @abstractmethod
-    def stream(self, start: int = 0) -> Iterator[BatchIndices]:
-        """Give batches without end, epoch after epoch, from a step of the whole run on."""
-
-
-class WholeOrder(Order):
-    """The order of a source whose samples are all at hand: one permutation of them all."""
+class Order:
+    """The batches of epochs, made in the main process: one permutation of all samples, of (seed, epoch, step) alone."""
 
     def __init__(self, count: int, share: RankShare, *, seed: int, shuffle: bool) -> None:
         if not count:
@@ -94,12 +94,12 @@ class WholeOrder(Order):
 
     @property
     def steps(self) -> int:
-        """Steps of an epoch; the last may be smaller."""
+        """Steps of an epoch; an order that cannot know them yet says so."""
         return self._share.steps(self._count)
 
     @property
-    def size(self) -> int:
-        """Samples of an epoch."""
+    def size(self) -> int | None:
+        """Samples of an epoch; an estimate while not all are known, None while none is."""
         return self._count
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[BatchIndices]:
@@ -107,7 +107,7 @@ class WholeOrder(Order):
         return (self._batch(epoch, step) for step in range(start, self.steps))
 
     def stream(self, start: int = 0) -> Iterator[BatchIndices]:
-        """Give batches without end, from a step of the whole run on."""
+        """Give batches without end, epoch after epoch, from a step of the whole run on."""
         return (self._batch(*divmod(step, self.steps)) for step in itertools.count(start))
 
     def _batch(self, epoch: int, step: int) -> BatchIndices:
@@ -117,18 +117,25 @@ class WholeOrder(Order):
 
 
 class Source(ABC):
-    """Labelled images by number.
+    """Labelled images by number; `_labels` and `_fingerprint` are what its constructor sets.
 
     It is given to worker processes, so it must be picklable and cheap to copy: long lists of names are kept as one
     buffer of bytes with offsets (`Names`), never as objects, whose counters would copy the pages of every process.
     """
 
     class_names: tuple[str, ...]
+    _labels: NDArray[np.int64]
+    _fingerprint = ""
 
     @property
-    @abstractmethod
     def labels(self) -> NDArray[np.int64]:
-        """The label of every sample; its length is the source's."""
+        """The label of every sample, -1 where it has none; its length is the source's."""
+        return self._labels
+
+    @property
+    def fingerprint(self) -> str:
+        """A short text that changes when the samples do: names, order, labels; for caches and provenance."""
+        return self._fingerprint
 
     @abstractmethod
     def read(self, index: int) -> bytes | Pixels:
@@ -141,10 +148,10 @@ class Source(ABC):
     def name(self, index: int) -> str:
         """Name a sample for people: a path, a row of a file, a member of an archive."""
 
-    @property
-    @abstractmethod
-    def fingerprint(self) -> str:
-        """A short text that changes when the samples do: names, order, labels; for caches and provenance."""
+    def _within(self, index: int) -> int:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return index
 
     def labels_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give the labels of the samples of a batch, which `order` has numbered."""
@@ -152,7 +159,7 @@ class Source(ABC):
 
     def order(self, share: RankShare, *, seed: int, shuffle: bool) -> Order:
         """Say in which order the samples are read."""
-        return WholeOrder(len(self), share, seed=seed, shuffle=shuffle)
+        return Order(len(self), share, seed=seed, shuffle=shuffle)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -173,18 +180,13 @@ class Subset(Source):
         self.class_names = source.class_names
         self._labels = source.labels[self.indices]
 
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        """The labels of the samples chosen."""
-        return self._labels
-
     def read(self, index: int) -> bytes | Pixels:
         """Read from the source."""
-        return self.source.read(self._place(index))
+        return self.source.read(int(self.indices[self._within(index)]))
 
     def name(self, index: int) -> str:
         """Name a sample as its source does."""
-        return self.source.name(self._place(index))
+        return self.source.name(int(self.indices[self._within(index)]))
 
     @property
     def fingerprint(self) -> str:
@@ -194,10 +196,39 @@ class Subset(Source):
     def __len__(self) -> int:
         return len(self.indices)
 
-    def _place(self, index: int) -> int:
-        if not 0 <= index < len(self.indices):
-            raise IndexError(index)
-        return int(self.indices[index])
+
+class Joined(Source):
+    """The samples of several sources of the same classes, one source after the other."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self.sources = tuple(sources)
+        if len({source.class_names for source in self.sources}) != 1:
+            raise DataError("expected sources of the same classes, in the same order. Open them as splits of one set.")
+        self.class_names = self.sources[0].class_names
+        self._labels = np.concatenate([source.labels for source in self.sources])
+        self._labels.flags.writeable = False
+        self._ends = np.cumsum([len(source) for source in self.sources])
+
+    def read(self, index: int) -> bytes | Pixels:
+        """Read from the source that the sample is of."""
+        source, place = self._place(index)
+        return source.read(place)
+
+    def name(self, index: int) -> str:
+        """Name a sample as its source does."""
+        source, place = self._place(index)
+        return source.name(place)
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the sources', in their order."""
+        texts = "\0".join(source.fingerprint for source in self.sources)
+        return f"joined-{short_hash(texts).hex()}"
+
+    def _place(self, index: int) -> tuple[Source, int]:
+        number = int(np.searchsorted(self._ends, self._within(index), side="right"))
+        source = self.sources[number]
+        return source, index - int(self._ends[number]) + len(source)
 
 
 def check_limit(bad: Sequence[tuple[str, str]], count: int, size: int, limit: float) -> None:

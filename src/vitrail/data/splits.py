@@ -1,6 +1,5 @@
 """Splits that cannot leak: the same picture, however often it is there, is always in one part alone."""
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
@@ -15,13 +14,6 @@ from vitrail.files.hashes import WIDTH
 
 Progress = Callable[[int, int], None]  # how many samples are done, and of how many
 HELD_OUT = "held out"  # the seed of the classes that are kept out
-# What the paper keeps back of the training images to choose by (appendix B.1.1).
-PAPER_DEV = {
-    ("pets", "oxfordpets", "oxfordiiitpet", "oxfordiiitpets"): 0.10,
-    ("flowers", "flowers102", "oxfordflowers", "oxfordflowers102"): 0.10,
-    ("cifar10", "cifar100"): 0.02,
-    ("imagenet", "imagenet1k", "imagenet2012", "ilsvrc2012"): 0.01,
-}
 VTAB = {"train": 800, "dev": 200}
 SHARES: Mapping[str, float] = {"train": 0.9, "dev": 0.1}
 
@@ -110,16 +102,6 @@ def split(
     return _share_out(source, hashes, strata, quotas, tuple(shares), seed)
 
 
-def paper_dev(source: Source, dataset: str, *, seed: int = 0, progress: Progress | None = None) -> dict[str, Subset]:
-    """Split training images as the paper does to choose by: 10 % of Pets and Flowers, 2 % of CIFAR, 1 % of ImageNet."""
-    plain = re.sub(r"[^a-z0-9]", "", dataset.lower())
-    share = next((share for names, share in PAPER_DEV.items() if plain in names), None)
-    if share is None:
-        known = ", ".join(names[0] for names in PAPER_DEV)
-        raise ConfigError(f"expected a data set of the paper ({known}); got {dataset!r}. Use split with shares.")
-    return split(source, {"train": 1 - share, "dev": share}, seed=seed, progress=progress)
-
-
 def vtab_split(source: Source, seed: int, *, progress: Progress | None = None) -> dict[str, Subset]:
     """Draw 1,000 training examples regardless of class, 800 to train on and 200 to choose by, as VTAB-1k does."""
     count = sum(VTAB.values())
@@ -132,14 +114,19 @@ def vtab_split(source: Source, seed: int, *, progress: Progress | None = None) -
     return {name: parts[name] for name in VTAB}
 
 
-def _strata(hashes: NDArray[np.uint8], labels: NDArray[np.int64]) -> list[list[NDArray[np.int64]]]:
-    """Group samples of equal contents, and the groups by their (lowest) label."""
+def same_contents(hashes: NDArray[np.uint8]) -> list[NDArray[np.int64]]:
+    """Group the numbers of samples by their hashes; each group in the order of the samples."""
     if not len(hashes):
         return []
-    order = np.lexsort(tuple(hashes.T))
+    order = np.lexsort(tuple(hashes.T))  # stable
     changes = (hashes[order[1:]] != hashes[order[:-1]]).any(axis=1)
+    return np.split(order, np.flatnonzero(changes) + 1)
+
+
+def _strata(hashes: NDArray[np.uint8], labels: NDArray[np.int64]) -> list[list[NDArray[np.int64]]]:
+    """Group samples of equal contents, and the groups by their (lowest) label."""
     strata: dict[int, list[NDArray[np.int64]]] = {}
-    for group in np.split(order, np.flatnonzero(changes) + 1):
+    for group in same_contents(hashes):
         strata.setdefault(int(labels[group].min()), []).append(group)
     return [strata[label] for label in sorted(strata)]
 

@@ -50,9 +50,11 @@ def cached_outputs(
     with eval_mode(model):
         for number in np.unique(wanted // stretch).tolist():
             some = wanted[wanted // stretch == number]
-            parts.append(_outputs_of_stretch(model, source, compute, _from(options, done, len(wanted)), some, store))
+            shown = replace(options, progress=lambda count, _, first=done: options.progress(first + count, len(wanted)))
+            parts.append(_outputs_of_stretch(model, source, compute, shown, some, store))
             done += len(some)
-            _check_limit(parts, len(wanted), options)
+            bad = [(skip.name, skip.reason) for part in parts for skip in part.skipped]
+            check_limit(bad, len(bad), len(wanted), options.bad_image_limit)
             options.progress(done, len(wanted))
     return join_outputs(parts, time.perf_counter() - start)
 
@@ -140,29 +142,12 @@ def _outputs_of_stretch(
     store: _OutputCache | None,
 ) -> Outputs:
     """Take the rows of a stretch from disk, compute those that are not there, and keep them."""
-    group = options.group
     if store is None:
         return compute_outputs(model, source, samples, compute, options)
-    missing, held = samples, None
-    with group.main_process_only() as writes:
-        if writes:
-            missing, held = store.take(samples)
-    missing, held = group.broadcast((missing, held))
+    missing, held = options.group.on_main(lambda: store.take(samples))
     if not len(missing) and held is not None:
         return held
     fresh = compute_outputs(model, source, missing, compute, options)
     found = fresh if held is None else join_outputs([held, fresh], 0.0)
-    with group.main_process_only() as writes:
-        if writes and len(found.samples):
-            store.keep(samples, found)
+    options.group.on_main(lambda: store.keep(samples, found))
     return found
-
-
-def _from(options: InferenceOptions, first: int, count: int) -> InferenceOptions:
-    """Give the pass through a part: what it has done is told as of the whole."""
-    return replace(options, progress=lambda done, _: options.progress(first + done, count))
-
-
-def _check_limit(parts: list[Outputs], count: int, options: InferenceOptions) -> None:
-    bad = [(skip.name, skip.reason) for part in parts for skip in part.skipped]
-    check_limit(bad, len(bad), count, options.bad_image_limit)

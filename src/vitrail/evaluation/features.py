@@ -1,15 +1,17 @@
-"""Frozen features of a model, and the table of what few images of every class are worth with them."""
+"""Frozen features of a model, and what few images of every class, or all of them, are worth with them (Section 4.1)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.data.source import Source
+from vitrail.data.source import Source, Subset
 from vitrail.data.sources.remote import RemoteShards
 from vitrail.data.splits import split
 from vitrail.errors import DataError
@@ -19,7 +21,7 @@ from vitrail.evaluation.shots import Settings, choose_shots, measure_probes
 from vitrail.models import Model
 from vitrail.runtime.inference import InferenceOptions, Outputs
 from vitrail.runtime.reporter import SILENT, Reporter
-from vitrail.train.parts import check_classes, kept_back, training_split, was_trained_on
+from vitrail.train.task import check_classes, kept_back, training_split, was_trained_on
 
 Sets = tuple[Source, Source]  # to learn from, and to test on
 FeatureSets = tuple[Outputs, Outputs]  # of both
@@ -149,25 +151,43 @@ def wanted_samples(labels: NDArray[np.int64], classes: int, settings: Settings) 
 
 def results_of(table: Table, model: str, data: str, settings: Settings) -> list[Result]:
     """Give a row for each number of shots and probe, and for each l2 of least squares."""
-    rows = []
+    rows, extra = [], {"knn": {"neighbours": settings.neighbors}, "logistic": {"l2": settings.logistic_l2}}
+    measured: Any = {"task": "fewshot", "model": model, "data": data, "metric": "accuracy", "images": table.test_images}
     for cell in table.cells:
-        base = {"shots": "all" if cell.shots is None else cell.shots}
-        extra = {"ridge": {}, "knn": {"neighbours": settings.neighbors}, "logistic": {"l2": settings.logistic_l2}}
+        base, seeds = {"shots": "all" if cell.shots is None else cell.shots}, settings.seeds_of(cell.shots)
         every = [({"probe": "ridge", "l2": l2}, values) for l2, values in cell.sweep.items()]
         every += [({"probe": name, **extra[name]}, cell.accuracy[name]) for name in cell.accuracy if name != "ridge"]
         for setting, values in every:
             mean, spread = over_seeds(values)
-            rows.append(
-                Result(
-                    task="fewshot",
-                    model=model,
-                    data=data,
-                    metric="accuracy",
-                    value=mean,
-                    spread=spread,
-                    setting={**base, **setting},
-                    seeds=settings.seeds_of(cell.shots),
-                    images=table.test_images,
-                )
-            )
+            rows.append(Result(**measured, value=mean, spread=spread, setting={**base, **setting}, seeds=seeds))
     return rows
+
+
+MOST, MOST_TESTED = 10_000, 5_000  # images, so that it stays quick
+SHOTS = 10
+FEW = Settings(shots=(SHOTS,), probes=("ridge",))
+ALL = Settings(shots=(None,), probes=("logistic",))
+
+
+def draw_sets(sets: Sets) -> Sets:
+    """Draw the images to learn from and to test on, once: of many as many of every class, ten at least."""
+    train, test = sets
+    classes, labels = len(train.class_names), np.asarray(train.labels)
+    known = wanted_samples(labels, classes, ALL)
+    if len(known) > MOST:
+        known = np.sort(choose_shots(labels, classes=classes, shots=max(MOST // classes, SHOTS), seed=0))
+    asked = np.flatnonzero(np.asarray(test.labels) >= 0)
+    if not len(asked):
+        raise DataError(
+            "the images to test on have no labels. Expected a folder for each class, or a column of labels."
+        )
+    if len(asked) > MOST_TESTED:
+        asked = np.sort(np.random.default_rng(0).permutation(asked)[:MOST_TESTED])
+    return Subset(train, known), Subset(test, asked)
+
+
+def probe_features(sets: Sets, model: Model, options: InferenceOptions) -> Mapping[str, float]:
+    """Give the accuracy of least squares from ten images of every class, and of a linear probe; nothing is kept."""
+    rows = read_sets(model, sets, options, ALL)
+    few, every = (measure_cells(rows, sets[0], settings)[0].accuracy for settings in (FEW, ALL))
+    return {f"fewshot_{SHOTS}": fmean(few["ridge"]), "linear": fmean(every["logistic"]), "images": len(rows[1].samples)}

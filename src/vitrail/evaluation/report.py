@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from vitrail.data.source import Source
-from vitrail.evaluation.answers import Answers, Score, score
-from vitrail.evaluation.labels import Given, score_given
+from vitrail.evaluation.answers import Answers, Given, Score, score, score_given
 from vitrail.evaluation.results import Result
 from vitrail.ops.metrics import calibration, class_counts, compare, confusion_matrix, wilson
 
@@ -98,17 +97,9 @@ def results(document: Mapping[str, Any], *, run: str, data: str, setting: Mappin
     values = {"accuracy": document["accuracy"], "top5": document.get("top5"), "loss": document.get("loss")}
     values["ece"] = document["calibration"]["error"] if "calibration" in document else None
     intervals = {"accuracy": document["interval"], "top5": document.get("top5_interval")}
+    measured: Any = {"task": "evaluate", "model": run, "data": data, "setting": setting, "images": document["images"]}
     return [
-        Result(
-            task="evaluate",
-            model=run,
-            data=data,
-            metric=metric,
-            value=value,
-            setting=setting,
-            interval=intervals.get(metric),
-            images=document["images"],
-        )
+        Result(**measured, metric=metric, value=value, interval=intervals.get(metric))
         for metric, value in values.items()
         if value is not None
     ]
@@ -137,11 +128,9 @@ def _by_class(subject: Subject, scored: Score) -> list[dict[str, Any]]:
     used = np.where(scored.counted, found.labels, -1)
     images = np.bincount(used[used >= 0], minlength=len(names))
     correct = np.bincount(used[(used >= 0) & scored.correct], minlength=len(names))
-    lines = [
-        {"name": name, "images": int(images[number]), "accuracy": float(correct[number] / images[number])}
-        if images[number]
-        else {"name": name, "images": 0, "accuracy": None}
-        for number, name in enumerate(names)
+    rows = zip(names, images.tolist(), correct.tolist(), strict=True)
+    lines: list[dict[str, Any]] = [
+        {"name": name, "images": count, "accuracy": right / count if count else None} for name, count, right in rows
     ]
     if not subject.labeled or subject.given is not None:
         return lines

@@ -1,14 +1,16 @@
-"""Measured numbers as every command writes them: rows that a page can collect, in one JSON document."""
+"""Measured numbers as every command gives them: rows in a JSON document, words for a terminal, tables of a page."""
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from vitrail.errors import CheckpointError
 from vitrail.files import write_bytes, writing
+from vitrail.runtime.reporter import harmless, text_table
 
 FORMAT = "vitrail results 1"
 
@@ -64,3 +66,156 @@ def _result(row: Mapping[str, Any]) -> Result:
     interval = row.get("interval")
     lists = {"interval": None if interval is None else tuple(interval), "seeds": tuple(row.get("seeds", ()))}
     return Result(**{**row, **lists})
+
+
+MOST = 30  # classes, and confusions, of a page; the file has all
+ALL, WORST = 20, 10  # classes that are all shown as text; of more, how many of the worst
+CONFUSIONS = 5
+NAMED = 3  # images that a line names
+table_of = partial(text_table, most=80)  # columns of a terminal
+
+
+def text_of(document: Mapping[str, Any]) -> str:
+    """Say an evaluation for people: the headline, then where the model errs."""
+    lines = [*_headline(document), *_notes(document), *_comparison(document.get("against"))]
+    for table in (_classes(document["classes"]), _confusions(document), _worst(document["worst"])):
+        lines += ["", *table] if table else []
+    return "\n".join(lines)
+
+
+def _headline(document: Mapping[str, Any]) -> Iterator[str]:
+    by_file = f", by {harmless(document['file'])}" if document["labels"] is not None else ""
+    yield _accuracy("accuracy", document, document["split"]) + by_file
+    if "top5" in document:
+        yield f"top-5 accuracy {document['top5']:.2%}{_interval(document['top5_interval'])}"
+    if "by_the_datas_labels" in document:
+        yield _accuracy("by the data's own labels", document["by_the_datas_labels"], document["split"])
+    if "loss" in document:
+        yield f"loss {document['loss']:.4f}"
+    if "calibration" in document:
+        found = document["calibration"]
+        full = [part for part in found["bins"] if part["images"]]
+        count = sum(part["images"] for part in full)
+        sure, right = (sum(part[what] * part["images"] for part in full) / count for what in ("confidence", "accuracy"))
+        words = "" if abs(sure - right) < 0.0005 else ", overconfident" if sure > right else ", underconfident"
+        yield f"calibration error {found['error']:.2%}; mean confidence {sure:.2%}{words}"
+
+
+def _accuracy(what: str, found: Mapping[str, Any], split: str) -> str:
+    return f"{what} {found['accuracy']:.2%} of {found['images']:,} images ({split}){_interval(found['interval'])}"
+
+
+def _interval(interval: Sequence[float]) -> str:
+    return f", 95% interval {interval[0]:.2%} to {interval[1]:.2%}"
+
+
+def _notes(document: Mapping[str, Any]) -> Iterator[str]:
+    if document["not_counted"]:
+        why = {None: "have no label", "labels": "have no label there", "mapping": "are of classes without a mapping"}
+        yield f"{document['not_counted']:,} images {why[document['labels']]} and do not count"
+    if document["no_answer"]:
+        yield f"{document['no_answer']:,} images have no answer, as the logits are NaN: they count as wrong"
+    if document["left_out"]:
+        yield f"{document['left_out']:,} images could not be decoded, such as"
+        yield from (f"  {harmless(skip['name'])}: {harmless(skip['reason'])}" for skip in document["skipped"][:NAMED])
+
+
+def _comparison(found: Mapping[str, Any] | None) -> Iterator[str]:
+    """Say which of two models is better, and how sure that is."""
+    if found is None:
+        return
+    this, other = (found[name] for name in ("only_this", "only_other"))
+    low, high = (100 * end for end in found["interval"])
+    yield f"against {harmless(found['other'])}: {found['accuracy']:.2%} and {found['other_accuracy']:.2%}"
+    yield f"  difference {100 * found['difference']:+.2f} points, 95% interval {low:+.2f} to {high:+.2f}"
+    unclear = "" if low > 0 or high < 0 else ": these images do not tell the two apart"
+    yield f"  McNemar's p {found['p']:.2g}{unclear}"
+    yield (
+        f"  correct: both {found['both_right']:,}, only this {len(this):,}, only the other {len(other):,}, "
+        f"neither {found['both_wrong']:,}"
+    )
+    for words, names in (("only this", this), ("only the other", other)):
+        if names:
+            yield f"  {words}: {', '.join(map(harmless, names[:NAMED]))}{' ...' if len(names) > NAMED else ''}"
+
+
+def _classes(classes: Sequence[Mapping[str, Any]]) -> list[str]:
+    shown, title = [line for line in classes if line["images"]], "by class"
+    if len(shown) < 2:
+        return []
+    if len(shown) > ALL:
+        title = f"the {WORST} worst of {len(shown):,} classes"
+        shown = sorted(shown, key=lambda line: line["accuracy"])[:WORST]
+    rows = [[line["name"], line["images"], _share(line["accuracy"])] for line in shown]
+    if "precision" not in shown[0]:
+        return table_of(title, ("class", "images", "accuracy"), rows)
+    for row, line in zip(rows, shown, strict=True):
+        mistaken = line["mistaken_for"]
+        row += [_share(line["precision"]), None if mistaken is None else f"{mistaken} ({line['mistaken']:,})"]
+    return table_of(title, ("class", "images", "accuracy", "precision", "mistaken for"), rows)
+
+
+def _confusions(document: Mapping[str, Any]) -> list[str]:
+    largest = document.get("confusion", {}).get("largest", [])[:CONFUSIONS]
+    heads = ("class", "answer", "images")
+    rows = [[row[head] for head in heads] for row in largest]
+    return table_of("mistaken most often", heads, rows) if rows else []
+
+
+def _worst(worst: Mapping[str, Any]) -> list[str]:
+    rows = [[row["name"], row["class"], row["answer"], _share(row["confidence"])] for row in worst["images"]]
+    title = f"most confident of {worst['wrong']:,} wrong answers"
+    return table_of(title, ("name", "class", "answer", "confidence"), rows) if rows else []
+
+
+def _share(value: float | None) -> str | None:
+    return None if value is None else f"{value:.1%}"
+
+
+def tables_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Give an evaluation as tables of a page: the headline, the classes, the weakest first, and the confusions."""
+    rows = [_with_interval("accuracy", document["accuracy"], document["interval"])]
+    if "top5" in document:
+        rows.append(_with_interval("top-5 accuracy", document["top5"], document["top5_interval"]))
+    if "calibration" in document:
+        rows.append(["calibration error", _percent(document["calibration"]["error"]), ""])
+    known = [row for row in document["classes"] if row["images"]]
+    made = [
+        {
+            "id": "accuracy",
+            "title": "How good it is",
+            "caption": f"On {document['images']:,} images of {document['data']} ({document['split']}); "
+            "intervals of 95 %.",
+            "columns": ["", "value", "interval"],
+            "rows": rows,
+        },
+        {
+            "id": "classes",
+            "title": "Its weakest classes" if len(known) > MOST else "Class by class",
+            "caption": "Accuracy on the images of a class, and what they are mistaken for most.",
+            "columns": ["class", "images", "accuracy", "mistaken for"],
+            "rows": [
+                [row["name"], str(row["images"]), _percent(row["accuracy"]), row.get("mistaken_for") or ""]
+                for row in sorted(known, key=lambda row: row["accuracy"])[:MOST]
+            ],
+        },
+    ]
+    if largest := (document.get("confusion") or {}).get("largest"):
+        made.append(
+            {
+                "id": "confusions",
+                "title": "What it takes for what",
+                "caption": "The most frequent mistakes.",
+                "columns": ["class", "taken for", "images"],
+                "rows": [[str(row["class"]), str(row["answer"]), str(row["images"])] for row in largest[:MOST]],
+            }
+        )
+    return made
+
+
+def _with_interval(what: str, value: float, interval: Sequence[float]) -> list[str]:
+    return [what, _percent(value), f"{_percent(interval[0])} to {_percent(interval[1])}"]
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %"

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from vitrail.config.check import not_negative, one_of, positive, whole
 from vitrail.data.sources.memory import checked_labels
-from vitrail.errors import ConfigError
-from vitrail.ops.probes import fit_logistic, in_parts, neighbor_votes
-from vitrail.ops.ridge import solve
+from vitrail.errors import ConfigError, DataError
+from vitrail.ops.probes import fit_logistic, in_parts, neighbor_votes, solve
 
 Features = NDArray[Any] | Tensor | Sequence[Sequence[float]]
 Labels = NDArray[Any] | Tensor | Sequence[int]
@@ -112,14 +111,8 @@ def measure_probes(
             sweep[l2] = _accuracy(partial(ridge.scores, l2=l2), projected, answers, classes)
         accuracy["ridge"] = sweep[settings.l2]
     if "knn" in settings.probes:
-        vote = partial(
-            neighbor_votes,
-            features,
-            labels,
-            classes=classes,
-            neighbors=settings.neighbors,
-            temperature=TEMPERATURE,
-        )
+        how = {"classes": classes, "neighbors": settings.neighbors, "temperature": TEMPERATURE}
+        vote = partial(neighbor_votes, features, labels, **how)
         accuracy["knn"] = _accuracy(vote, others, answers, classes)
     if "logistic" in settings.probes:
         fitted = fit_logistic(features, labels, classes=classes, l2=settings.logistic_l2)
@@ -145,6 +138,6 @@ def _checked(name: str, features: Features, labels: Labels, classes: int) -> tup
         raise ConfigError(f"{name}_features must be finite; some are not. Check the model's weights.")
     try:
         numbers = checked_labels(labels, len(rows), whole("classes", classes))
-    except ConfigError as error:
+    except DataError as error:
         raise ConfigError(f"{name}_{error}") from error
     return rows, torch.from_numpy(numbers)

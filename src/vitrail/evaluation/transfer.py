@@ -1,24 +1,99 @@
-"""Table 4's protocol: a learning rate chosen on images kept back, then runs on all training images, by seed."""
+"""Several runs in one folder, and Table 4's protocol: a rate chosen on images kept back, then all images, by seed."""
 
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from vitrail.config.check import positive
+import torch
+
+from vitrail.checkpoint.run_folder import BEGUN, SAVED
+from vitrail.config.check import positive, whole
+from vitrail.config.fields import encode
+from vitrail.config.recipe import Training
 from vitrail.config.recipes import adjust
-from vitrail.data.joined import Joined
-from vitrail.data.source import Source
-from vitrail.errors import ConfigError, DataError
+from vitrail.data.source import Joined, Source
+from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.evaluation.results import Result, document_of, over_seeds, write_document
-from vitrail.evaluation.sweep import Score, carry_out, check_seeds, leader_first, make_folder, setting_of
-from vitrail.runtime.group import Group, joined
-from vitrail.runtime.reporter import SILENT, Reporter, harmless
-from vitrail.runtime.text import text_table
-from vitrail.train.optimizer import DivergedError
-from vitrail.train.parts import CUT, check_classes, choose_parts, cut_dev, training_split
-from vitrail.train.task import Task
+from vitrail.files import writing
+from vitrail.runtime.machine import Group, choose_device, is_main_process, joined
+from vitrail.runtime.reporter import SILENT, Reporter, harmless, text_table
+from vitrail.train.prepare import compiles
+from vitrail.train.run import run
+from vitrail.train.state import DivergedError
+from vitrail.train.task import CUT, Task, check_classes, choose_parts, cut_dev, training_split
+
+Made = TypeVar("Made")
+SAID = ("recipe", "steps", "epochs", "batch_size", "image_size")  # of the training, beside a result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """What one run came to."""
+
+    seed: int
+    accuracy: float
+    images: int  # that it was measured on
+    out: Path
+
+
+def carry_out(task: Task, report: Reporter) -> Score:
+    """Run a task to its end, or take what it came to before: on its test images, or else on those to choose by.
+
+    The checkpoints of a finished run are removed: its folder has the weights. One that is interrupted has saved.
+    """
+    outcome = run(task, report)
+    if not outcome.finished:
+        raise KeyboardInterrupt(f"interrupted at step {outcome.step:,} of {outcome.steps:,} in {task.out}, and saved.")
+    if is_main_process():
+        shutil.rmtree(task.out / SAVED, ignore_errors=True)
+    if outcome.interrupted:  # in its last step, or while it was measured
+        raise KeyboardInterrupt(f"interrupted once {task.out} was finished.")
+    if not outcome.again and compiles(task.training, choose_device(task.device)):
+        torch.compiler.reset()  # else the models of many runs reach the limit of one code's compilations
+    prefix = "test_" if "test" in task.splits else ""
+    if f"{prefix}accuracy" not in outcome.metrics:
+        raise DataError(
+            f"{task.out} is trained, and has no accuracy: too many of its {prefix.strip('_') or 'val'} images cannot "
+            "be read. Repair them (vitrail data check lists them), remove that folder, and say the same again."
+        )
+    accuracy, images = (outcome.metrics[f"{prefix}{name}"] for name in ("accuracy", "images"))
+    return Score(seed=task.training.seed, accuracy=accuracy, images=int(images), out=task.out)
+
+
+def leader_first(group: Group, make: Callable[[], Made]) -> Made:
+    """Let the leader make something that it keeps in a file, then have every process take it from there."""
+
+    def first() -> None:
+        make()
+
+    group.on_main(first)
+    return make()
+
+
+def make_folder(out: Path) -> None:
+    """Make the folder of the runs; or refuse one that is a run itself."""
+    if (out / BEGUN).exists() or (out.exists() and not out.is_dir()):
+        what = "a run itself" if out.is_dir() else "a file"
+        raise CheckpointError(f"expected a folder for several runs; {out} is {what}. Give another folder.")
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+
+
+def check_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
+    """Read seeds: whole numbers, one or more, each once."""
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ConfigError(f"expected one or more seeds, each once, such as 0,1,2; got {list(seeds)}.")
+    return tuple(whole("seeds", seed, least=0) for seed in seeds)
+
+
+def setting_of(training: Training, **more: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Give what a result says of the training."""
+    document = encode(training)
+    return {name: document[name] for name in SAID if document[name] is not None} | more
+
 
 DOCUMENT = "transfer.json"
 
@@ -76,17 +151,9 @@ class Transfer:
         """Mean accuracy on the test images, and its deviation over the seeds."""
         task = self.plan.task
         mean, spread = over_seeds([score.accuracy for score in self.runs])
-        return Result(
-            task="transfer",
-            model=task.model,
-            data=task.data,
-            metric="accuracy",
-            value=mean,
-            spread=spread,
-            seeds=self.plan.seeds,
-            images=self.runs[0].images,
-            setting=setting_of(task.training, rate=self.rate),
-        )
+        measured: Any = {"task": "transfer", "model": task.model, "data": task.data, "metric": "accuracy"}
+        setting, images = setting_of(task.training, rate=self.rate), self.runs[0].images
+        return Result(**measured, value=mean, spread=spread, seeds=self.plan.seeds, images=images, setting=setting)
 
     def document(self) -> dict[str, Any]:
         """Give the result with the grid and the accuracy of every seed as plain values, for JSON."""
@@ -127,9 +194,7 @@ def transfer(plan: TransferPlan, report: Reporter = SILENT) -> Transfer:
             rate = best_of(grid)
         runs = last_runs(plan, rate, report)
         found = Transfer(plan=plan, rate=rate, grid=grid, dev_images=dev_images, runs=runs)
-        with group.main_process_only() as leads:
-            if leads:
-                write_document(task.out / DOCUMENT, found.document())
+        group.on_main(lambda: write_document(task.out / DOCUMENT, found.document()))
     return found
 
 

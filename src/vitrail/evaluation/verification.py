@@ -1,7 +1,7 @@
 """Who is who by embeddings: verification of all pairs and identification, on people that a model was not trained on."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,23 +15,7 @@ from vitrail.errors import ConfigError, DataError
 from vitrail.evaluation.cached import cached_outputs
 from vitrail.evaluation.results import Result, document_of
 from vitrail.models import Model
-from vitrail.ops.bootstrap import PairCounts, drawn_rates, drawn_share, interval_of
-from vitrail.ops.verification import (
-    Hardest,
-    Numbers,
-    Pair,
-    Roc,
-    area_under,
-    equal_error_rate,
-    first_images,
-    genuine_pairs,
-    identification_ranks,
-    impostor_pairs,
-    leave_one_out,
-    normalize,
-    roc,
-    tar_at,
-)
+from vitrail.ops import verification as ops
 from vitrail.runtime.inference import InferenceOptions, Outputs
 from vitrail.runtime.reporter import harmless
 
@@ -82,7 +66,7 @@ class Verification:
     trained_on: int  # people of the data that were left out, as the model knows them
     images: int
     skipped: int
-    curve: Roc
+    curve: ops.Roc
     eer: Number
     auc: Number
     at: tuple[TarAtFar, ...]
@@ -97,10 +81,6 @@ class Verification:
     data: str = ""
     setting: Mapping[str, Any] = field(default_factory=dict)
 
-    def named(self, model: str, data: str, setting: Mapping[str, Any]) -> "Verification":
-        """Say what was measured, for the document."""
-        return replace(self, model=model, data=data, setting=setting)
-
     def document(self) -> dict[str, Any]:
         """Give what `vitrail verify --json` prints: a row for every number, and the rest beside them."""
         rows = [self._row("eer", self.eer), self._row("auc", self.auc)]
@@ -111,10 +91,7 @@ class Verification:
         return document_of(
             "verify",
             rows,
-            people=self.people,
-            trained_on=self.trained_on,
-            images=self.images,
-            skipped=self.skipped,
+            **{name: getattr(self, name) for name in ("people", "trained_on", "images", "skipped")},
             pairs={"genuine": self.curve.genuine, "impostor": self.curve.impostors},
             ranks={"leave-one-out": self.ranks, "gallery": self.gallery_ranks},
             alike=[vars(pair) for pair in self.alike],
@@ -122,16 +99,8 @@ class Verification:
         )
 
     def _row(self, metric: str, number: Number, **more: object) -> Result:
-        return Result(
-            task="verify",
-            model=self.model,
-            data=self.data,
-            metric=metric,
-            value=number.value,
-            setting={**self.setting, **more},
-            interval=number.interval,
-            images=self.images,
-        )
+        measured: Any = {"task": "verify", "model": self.model, "data": self.data, "images": self.images}
+        return Result(**measured, metric=metric, **vars(number), setting={**self.setting, **more})
 
     def lines(self, *, pairs: bool = True) -> Iterator[str]:
         """Say what was found for people, with the hardest `pairs` of images."""
@@ -191,7 +160,7 @@ def unit(model: Model, images: Tensor) -> Tensor:
 
 def verify(
     embeddings: NDArray[np.floating],
-    labels: Numbers,
+    labels: ops.Numbers,
     names: Sequence[str],
     class_names: Sequence[str],
     *,
@@ -202,22 +171,22 @@ def verify(
 ) -> Verification:
     """Measure verification on all pairs, and identification; `names` are those of the images."""
     _check(embeddings, labels, gallery, far)
-    rows = normalize(embeddings)
-    unlike, alike = Hardest(SHOWN, -1), Hardest(SHOWN, 1)
-    genuine = np.concatenate([block.scores for block in unlike.watch(genuine_pairs(rows, labels))])
+    rows = ops.normalize(embeddings)
+    unlike, alike = ops.Hardest(SHOWN, -1), ops.Hardest(SHOWN, 1)
+    genuine = np.concatenate([block.scores for block in unlike.watch(ops.genuine_pairs(rows, labels))])
     if not len(genuine):
         raise DataError("nobody has two images, so there is no genuine pair. Give people with several images each.")
-    counts = PairCounts(labels, genuine)
-    counts.add_genuine(genuine_pairs(rows, labels))
-    curve = roc(genuine, counts.watch(alike.watch(impostor_pairs(rows, labels))))
+    counts = ops.PairCounts(labels, genuine)
+    counts.add_genuine(ops.genuine_pairs(rows, labels))
+    curve = ops.roc(genuine, counts.watch(alike.watch(ops.impostor_pairs(rows, labels))))
     fars = tuple(sorted({far, STRICTER}, reverse=True))
-    drawn = {name: interval_of(values, counts.people) for name, values in drawn_rates(counts, fars).items()}
-    others = leave_one_out(labels)
-    ranks = identification_ranks(rows, labels, *others)
-    later = first_images(labels, gallery)
-    placed = identification_ranks(rows, labels, *later)
+    drawn = {name: ops.interval_of(values, counts.people) for name, values in ops.drawn_rates(counts, fars).items()}
+    others = ops.leave_one_out(labels)
+    ranks = ops.identification_ranks(rows, labels, *others)
+    later = ops.first_images(labels, gallery)
+    placed = ops.identification_ranks(rows, labels, *later)
 
-    def named(pair: Pair) -> HardPair:
+    def named(pair: ops.Pair) -> HardPair:
         people = class_names[int(labels[pair.first])], class_names[int(labels[pair.second])]
         return HardPair(first=names[pair.first], second=names[pair.second], people=people, score=pair.score)
 
@@ -227,8 +196,8 @@ def verify(
         images=len(labels),
         skipped=skipped,
         curve=curve,
-        eer=Number(value=equal_error_rate(curve), interval=drawn["eer"]),
-        auc=Number(value=area_under(curve), interval=drawn["auc"]),
+        eer=Number(value=ops.equal_error_rate(curve), interval=drawn["eer"]),
+        auc=Number(value=ops.area_under(curve), interval=drawn["auc"]),
         at=tuple(_at(curve, each, drawn[f"tar{number}"]) for number, each in enumerate(fars)),
         rank1=_found(ranks, labels[others[1]]),
         gallery=gallery,
@@ -240,7 +209,7 @@ def verify(
     )
 
 
-def _check(embeddings: NDArray[np.floating], labels: Numbers, gallery: int, far: float) -> None:
+def _check(embeddings: NDArray[np.floating], labels: ops.Numbers, gallery: int, far: float) -> None:
     if gallery < 1:
         raise ConfigError(f"gallery must be 1 image of each person or more; got {gallery}.")
     if not 0 < far < 1:
@@ -251,20 +220,20 @@ def _check(embeddings: NDArray[np.floating], labels: Numbers, gallery: int, far:
         raise DataError("some embeddings are not finite: the model has diverged, or bfloat16 is too coarse for it.")
 
 
-def _at(curve: Roc, far: float, interval: tuple[float, float] | None) -> TarAtFar:
-    tar, threshold = tar_at(curve, far)
+def _at(curve: ops.Roc, far: float, interval: tuple[float, float] | None) -> TarAtFar:
+    tar, threshold = ops.tar_at(curve, far)
     honest = interval if far * curve.impostors >= FEWEST else None
-    return TarAtFar(
-        far=far, tar=Number(value=tar, interval=honest), threshold=threshold if np.isfinite(threshold) else None
-    )
+    level = threshold if np.isfinite(threshold) else None
+    return TarAtFar(far=far, tar=Number(value=tar, interval=honest), threshold=level)
 
 
-def _found(ranks: Numbers, people: Numbers) -> Number:
+def _found(ranks: ops.Numbers, people: ops.Numbers) -> Number:
     hits = ranks == 1
-    return Number(value=float(hits.mean()), interval=interval_of(drawn_share(hits, people), len(np.unique(people))))
+    interval = ops.interval_of(ops.drawn_share(hits, people), len(np.unique(people)))
+    return Number(value=float(hits.mean()), interval=interval)
 
 
-def _curve_of(ranks: Numbers) -> tuple[float, ...]:
+def _curve_of(ranks: ops.Numbers) -> tuple[float, ...]:
     return tuple(float((ranks <= k).mean()) for k in range(1, RANKS + 1)) if len(ranks) else ()
 
 
@@ -294,7 +263,7 @@ def measure_verification(
     )
 
 
-def curve_table(curve: Roc) -> str:
+def curve_table(curve: ops.Roc) -> str:
     """Write the curve as CSV: thresholds fall, and of very many points some, evenly, are taken."""
     some = np.unique(np.linspace(0, len(curve.far) - 1, min(CURVE, len(curve.far))).astype(np.int64))
     rows = zip(curve.thresholds[some], curve.far[some], curve.tar[some], strict=True)

@@ -7,19 +7,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vitrail.config import suggest
-from vitrail.config.codec import encode
+from vitrail.config.fields import encode
 from vitrail.config.recipe import Training
 from vitrail.config.recipes import adjust, recipe
-from vitrail.data.joined import Joined
 from vitrail.data.open import open_data
-from vitrail.data.source import Source, Subset
+from vitrail.data.source import Joined, Source, Subset
 from vitrail.data.splits import VTAB, split, vtab_split
 from vitrail.errors import ConfigError, DataError, VitrailError
-from vitrail.evaluation.sweep import Score, carry_out, check_seeds, leader_first, make_folder
-from vitrail.runtime.group import Group, joined
+from vitrail.evaluation.results import Result, document_of, over_seeds
+from vitrail.evaluation.transfer import Score, carry_out, check_seeds, leader_first, make_folder, setting_of
+from vitrail.runtime.machine import Group, joined
 from vitrail.runtime.reporter import SILENT, Reporter
-from vitrail.train.parts import CUT, DEV_SEED, check_classes, remember_cut
-from vitrail.train.task import Task
+from vitrail.train.task import CUT, DEV_SEED, Task, check_classes, remember_cut
 
 RECIPE = "finetune/vtab"
 PAPER = ("H/14 JFT", "L/16 JFT", "L/16 I21k")  # the rows of Table 9 that are ViTs
@@ -62,9 +61,8 @@ NAMES = {"train800": "train", "val200": "val", "dev": "val"}  # as VTAB calls it
 # What may differ from the recipe and still be the paper's setting: it does not change what is learned.
 FREE = (
     *("seed", "validation_share", "precision", "compile", "deterministic", "parallel", "augment_on"),
-    *("bad_image_limit", "micro_batch"),
+    *("bad_image_limit", "micro_batch", "evaluate_every", "save_every", "probe_every", "log_every", "keep"),
 )
-FREE += ("evaluate_every", "save_every", "probe_every", "log_every", "keep")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,3 +202,63 @@ def _flat(document: Mapping[str, Any], where: str = "") -> dict[str, Any]:
 
 def _words(value: object) -> str:
     return "x".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+ALL = "all tasks"
+
+
+class Mean(NamedTuple):
+    """A mean over the tasks of a group, or of all, that ran; the paper's are over the same tasks, in percent."""
+
+    what: str
+    ran: int
+    of: int
+    value: float
+    spread: float | None
+    paper: tuple[float, ...]
+
+    @property
+    def title(self) -> str:
+        """Say whether all of its tasks are there."""
+        return "mean" if self.ran == self.of else f"mean of {self.ran} of {self.of}"
+
+
+def means(measured: Sequence[Measured]) -> list[Mean]:
+    """Give the means of the groups that have tasks, then that of all; each seed's first, then over the seeds."""
+    found = []
+    for what in (*GROUPS, ALL):
+        some = [one for one in measured if what in (one.task.group, ALL)]
+        if not some:
+            continue
+        seeds = zip(*([score.accuracy for score in one.scores] for one in some), strict=True)
+        value, spread = over_seeds([over_seeds(each)[0] for each in seeds])
+        paper = tuple(over_seeds([one.task.paper[row] for one in some])[0] for row in range(len(PAPER)))
+        of = sum(what in (task.group, ALL) for task in TASKS)
+        found.append(Mean(what, len(some), of, value, spread, paper))
+    return found
+
+
+def vtab_document(plan: VtabPlan, measured: Sequence[Measured]) -> dict[str, Any]:
+    """Give the document of the command; means are results only where all their tasks ran."""
+    common: dict[str, Any] = {"task": "vtab", "model": plan.task.model, "seeds": plan.seeds}
+    more = {"rate": plan.task.training.optimizer.learning_rate, "measured_on": "val" if plan.select else "test"}
+    setting = setting_of(plan.task.training, **more)
+    rows = []
+    for one in measured:
+        value, spread = over_seeds([score.accuracy for score in one.scores])
+        own: Any = {"data": one.task.key, "metric": "accuracy", "images": one.scores[0].images}
+        trained = {**setting, "group": one.task.group, "training_images": one.trained_on}
+        rows.append(Result(**common, **own, value=value, spread=spread, setting=trained))
+    found = means(measured)
+    rows += [
+        Result(**common, data=mean.what, metric="mean accuracy", value=mean.value, spread=mean.spread, setting=setting)
+        for mean in found
+        if mean.ran == mean.of
+    ]
+    return document_of(
+        "vtab",
+        rows,
+        means=[mean._asdict() for mean in found],
+        paper={one.task.key: dict(zip(PAPER, one.task.paper, strict=True)) for one in measured},
+        departures=[*departures(plan.task.training), *odd_data(measured, plan)],
+    )

@@ -1,9 +1,16 @@
 """Files, whole or not at all: written at once, checked by their sums, fetched once and kept in a cache."""
 
-from vitrail.files.atomic import check_replaceable, check_writable, new_folder, replacing, write_bytes, writing
-from vitrail.files.cache import cache_folder, is_offline
+from vitrail.files.atomic import (
+    cache_folder,
+    check_replaceable,
+    check_writable,
+    new_folder,
+    replacing,
+    write_bytes,
+    writing,
+)
 from vitrail.files.download import fetch, fetch_if_there, place_of, recorded_sum
-from vitrail.files.hashes import SUMS, fingerprint_of, image_hash, sha256_of, short_hash, verify_sums, write_sums
+from vitrail.files.hashes import SUMS, fingerprint_of, image_hash, short_hash, verify_sums, write_sums
 from vitrail.files.hub import fetch_dataset, fetch_repository
 
 __all__ = [
@@ -17,12 +24,10 @@ __all__ = [
     "fetch_repository",
     "fingerprint_of",
     "image_hash",
-    "is_offline",
     "new_folder",
     "place_of",
     "recorded_sum",
     "replacing",
-    "sha256_of",
     "short_hash",
     "verify_sums",
     "write_bytes",

@@ -1,9 +1,10 @@
-"""Write files and folders whole or not at all: under a hidden name first, renamed last."""
+"""Files on the disk: written whole or not at all, under a hidden name first; and where fetched ones are kept."""
 
 import errno
 import os
 import secrets
 import shutil
+import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from vitrail.errors import CheckpointError
 
 # What marks a folder as one of ours; a folder without it is never deleted.
 MARK = "config.json"
+OFFLINE_VARIABLES = ("VITRAIL_OFFLINE", "HF_HUB_OFFLINE")
 HINTS = {
     errno.ENOSPC: "Free some space, or write elsewhere.",
     errno.EDQUOT: "Free some of your quota, or write elsewhere.",
@@ -152,3 +154,30 @@ def _move_in(temporary: Path, path: Path) -> None:
         os.rename(old, path)
         raise
     shutil.rmtree(old, ignore_errors=True)
+
+
+def cache_folder() -> Path:
+    """The folder for fetched files: $VITRAIL_CACHE, or the place for caches of this system."""
+    if own := os.environ.get("VITRAIL_CACHE"):
+        return _absolute(own)
+    if shared := os.environ.get("XDG_CACHE_HOME"):
+        return _absolute(shared) / "vitrail"
+    return _absolute("~/Library/Caches/vitrail" if sys.platform == "darwin" else "~/.cache/vitrail")
+
+
+def offline_variable() -> str | None:
+    """The variable that forbids the network, as NAME=value; None when none does."""
+    for name in OFFLINE_VARIABLES:
+        value = os.environ.get(name, "")
+        if value.strip().lower() in ("1", "true", "yes", "on"):
+            return f"{name}={value}"
+    return None
+
+
+def _absolute(path: str) -> Path:
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"cannot find a folder for the cache: {error} Set VITRAIL_CACHE to a folder that you may write to."
+        ) from error

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.errors import CheckpointError, ConfigError
+from vitrail.errors import DataError
 
 IMAGES = ("image", "img", "jpg")  # usual names, the preferred first
 LABELS = ("label", "labels", "fine_label", "class", "target")
@@ -31,11 +31,11 @@ def footer(path: Path) -> bytes:
                 file.seek(0)
                 cut = file.read(4) == b"PAR1"
                 reason = "is a parquet file whose end is missing" if cut else "is no parquet file"
-                raise CheckpointError(f"{path} {reason}. {COPY if cut else 'Check the path.'}")
+                raise DataError(f"{path} {reason}. {COPY if cut else 'Check the path.'}")
             file.seek(size - 8 - length)
             return file.read(length)
     except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror or error}. Check the path.") from error
+        raise DataError(f"cannot read {path}: {error.strerror or error}. Check the path.") from error
 
 
 def image_column(schema: Any, wanted: str | None, path: Path) -> str:  # noqa: ANN401
@@ -43,13 +43,13 @@ def image_column(schema: Any, wanted: str | None, path: Path) -> str:  # noqa: A
     fitting = [field.name for field in schema if _holds_images(field.type)]
     if wanted is not None:
         if wanted not in fitting:
-            raise ConfigError(
+            raise DataError(
                 f"{path}: expected images in the column {wanted!r}; those that could hold them: {_listed(fitting)}."
             )
         return wanted
     usual = [name for name in IMAGES if name in fitting]
     if not usual and len(fitting) != 1:
-        raise ConfigError(
+        raise DataError(
             f"{path}: expected one column of images (bytes, or bytes and path); those that could hold them: "
             f"{_listed(fitting)}, of {_listed(schema.names)}. Name the column."
         )
@@ -60,7 +60,7 @@ def label_column(schema: Any, wanted: str | None, path: Path) -> str | None:  # 
     """Find the column of labels, whole numbers or texts; None where there is none of a usual name."""
     fitting = [field.name for field in schema if is_text(field.type) or str(field.type).lstrip("u")[:3] == "int"]
     if wanted is not None and wanted not in fitting:
-        raise ConfigError(
+        raise DataError(
             f"{path}: expected labels in the column {wanted!r}; columns of numbers or texts: {_listed(fitting)}."
         )
     return wanted or next((name for name in LABELS if name in fitting), None)
@@ -78,7 +78,7 @@ def declared(schema: Any, label: str | None, path: Path) -> tuple[str, ...] | No
     if names is None:
         return None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise CheckpointError(f"{path}: expected a list of class names in its metadata; got {str(names)[:80]}.")
+        raise DataError(f"{path}: expected a list of class names in its metadata; got {str(names)[:80]}.")
     return tuple(names)
 
 

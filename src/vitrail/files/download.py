@@ -8,13 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from vitrail.errors import CheckpointError
-from vitrail.files.address import Address, parse
-from vitrail.files.atomic import sync, write_bytes, writing
-from vitrail.files.cache import cache_folder, offline_variable
+from vitrail.files.atomic import cache_folder, offline_variable, sync, write_bytes, writing
 from vitrail.files.hashes import sha256_of
-from vitrail.files.partial import Part
-from vitrail.files.progress import Progress, Silence, say
-from vitrail.files.transfer import ELSEWHERE, RefusedError, transfer
+from vitrail.files.progress import Progress, say
+from vitrail.files.transfer import ELSEWHERE, Address, Part, RefusedError, parse, transfer
 
 try:
     import fcntl
@@ -48,7 +45,7 @@ def fetch(url: str, *, quiet: bool = False) -> Path:
                 say(f"{damage}. It is downloaded again.")
                 file.unlink()
             part = Part(_with(file, ".part"))
-            with Silence(address.name) if quiet else Progress(address.name) as progress:
+            with Progress(address.name, quiet=quiet) as progress:
                 transfer(address, part, progress)
             _keep(file, part, address)
     return file

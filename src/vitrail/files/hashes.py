@@ -3,7 +3,7 @@
 import hashlib
 import os
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -65,11 +65,15 @@ def write_sums(folder: str | os.PathLike[str], names: Collection[str] | None = N
 
 
 def verify_sums(
-    folder: str | os.PathLike[str], names: Iterable[str] | None = None, *, known: Collection[str] | None = None
-) -> dict[str, str]:
-    """Refuse a folder whose files (all of them, or `names`) are not what its SHA256SUMS says; give their sums.
+    folder: str | os.PathLike[str],
+    names: Iterable[str] | None = None,
+    *,
+    known: Collection[str] | None = None,
+    hashed: Mapping[str, str] | None = None,
+) -> None:
+    """Refuse a folder whose files (all of them, or `names`) are not what its SHA256SUMS says.
 
-    With `known`, other files that are not listed are nobody's business.
+    With `known`, other files that are not listed are nobody's business; the sums in `hashed` are known already.
     """
     folder = Path(folder)
     listed = _read(folder)
@@ -87,14 +91,13 @@ def verify_sums(
             )
         if not (folder / name).is_file():
             raise CheckpointError(f"{folder / name} is missing, though {SUMS} lists it. Copy the folder again.")
-    sums = _sums(folder, wanted)
+    sums = _sums(folder, [name for name in wanted if name not in (hashed or {})]) | dict(hashed or {})
     for name in wanted:
         if sums[name] != listed[name]:
             raise CheckpointError(
                 f"{folder / name} is not the file that {SUMS} lists: expected sha256 {listed[name]}, "
                 f"got {sums[name]}. Copy the folder again."
             )
-    return sums
 
 
 def _plain_files(folder: Path) -> list[str]:

@@ -3,15 +3,92 @@
 import glob
 import importlib
 import os
-from dataclasses import replace
-from pathlib import Path
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Literal
 
 from vitrail.errors import CheckpointError
-from vitrail.files.cache import cache_folder, is_offline, offline_variable
+from vitrail.files.atomic import cache_folder, offline_variable
+from vitrail.files.hashes import SUMS
 from vitrail.files.progress import say
-from vitrail.files.repository import Wanted, parse, useful
 
+NAME = re.compile(r"([\w.-]+/[\w.-]+)(?:@(refs/pr/\d+|refs/convert/parquet|\w[\w.+-]*))?(?:/(.+))?", re.ASCII)
+# Kinds of weights, the preferred first: one alone is fetched.
+KINDS = ((".safetensors",), (".npz",), (".bin", ".pth", ".pt"))
+# Where a repository has one of these, its other files of weights are of other models or other precisions.
+WHOLE = ("model.safetensors", "pytorch_model.bin")
 TIMEOUT = 30.0  # seconds
+# What training leaves behind under the suffixes of weights.
+LEFTOVERS = re.compile(r"(training_args|optimizer|scheduler|scaler|rng_state.*)\.(bin|pth|pt)")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a name such as OWNER/NAME@REVISION/FILE asks for."""
+
+    repository: str
+    revision: str | None
+    file: str | None
+    kind: Literal["model", "dataset"] = "model"
+
+    def __str__(self) -> str:
+        return f"{self.repository}@{self.revision}" if self.revision else self.repository
+
+
+def parse(name: str) -> Wanted:
+    """Read OWNER/NAME[@REVISION][/FILE]."""
+    match = NAME.fullmatch(name)
+    if match is None or (match[3] and not {"", ".", ".."}.isdisjoint(re.split(r"[/\\]", match[3]))):
+        raise CheckpointError(f"expected OWNER/NAME, OWNER/NAME@REVISION, or either with /FILE; got {name!r}.")
+    return Wanted(match[1], match[2], match[3])
+
+
+def useful(listed: Iterable[str], wanted: Wanted) -> list[str]:
+    """Choose the small files and one kind of weights; where a file is asked for, it and the small files beside it."""
+    listed = sorted(listed)
+    if wanted.kind == "dataset":
+        return _tables(listed, wanted)
+    held = ", ".join(listed[:10] + ["..."] * (len(listed) > 10)) or "nothing"
+    if wanted.file is not None and wanted.file not in listed:
+        raise CheckpointError(f"{wanted} has no file {wanted.file}. It has {held}.")
+    place = PurePosixPath(wanted.file or "x").parent
+    beside = [name for name in listed if PurePosixPath(name).parent == place]
+    small = [name for name in beside if PurePosixPath(name).name == SUMS or name.endswith(".json")]
+    weights = [wanted.file] if wanted.file else _weights(beside)
+    if not weights:
+        kinds = ", ".join(suffix for kind in KINDS for suffix in kind)
+        raise CheckpointError(
+            f"expected a repository with weights ({kinds}) at its top; {wanted} has {held}. "
+            "Check the name, or name a file: OWNER/NAME/FILE."
+        )
+    # An index tells which shard holds what: of no use without its shards.
+    shards = tuple({f"{PurePosixPath(name).suffix}.index.json" for name in weights if name not in WHOLE})
+    small = [name for name in small if not name.endswith(".index.json") or name.endswith(shards)]
+    return sorted({*small, *weights})
+
+
+def _tables(listed: list[str], wanted: Wanted) -> list[str]:
+    """Choose the parquet files: all of them, or the one that is asked for, or those of a folder."""
+    found = [name for name in listed if name.endswith(".parquet")]
+    if wanted.file is not None:
+        found = [name for name in found if name == wanted.file or name.startswith(f"{wanted.file.rstrip('/')}/")]
+    if not found:
+        raise CheckpointError(
+            f"expected parquet files in {wanted}{f'/{wanted.file}' if wanted.file else ''}; it has "
+            f"{', '.join(listed[:10]) or 'nothing'}. Check the name; the Hub keeps a parquet copy of many sets under "
+            "@refs/convert/parquet."
+        )
+    return found
+
+
+def _weights(names: list[str]) -> list[str]:
+    for kind in KINDS:
+        found = [name for name in names if name.endswith(kind) and not LEFTOVERS.fullmatch(name)]
+        if found:
+            return [name for name in found if name in WHOLE] or found
+    return []
 
 
 def fetch_repository(name: str) -> Path:
@@ -31,7 +108,7 @@ def _brought(wanted: Wanted) -> Path:
         raise CheckpointError(
             f"fetching {wanted} from the Hub needs huggingface_hub 1.31 or newer. Run: pip install 'vitrail[hub]'"
         ) from error
-    folder = _cached(wanted) if is_offline() else _fetched(wanted)
+    folder = _cached(wanted) if offline_variable() else _fetched(wanted)
     return folder / wanted.file if wanted.file else folder
 
 
@@ -124,6 +201,8 @@ def _explained(error: Exception, wanted: Wanted) -> CheckpointError:
 
     repository = wanted.repository
     elsewhere = "or download the files elsewhere and give their path"
+    # The client keeps the setting that it was imported with, whatever the environment says now.
+    offline = offline_variable() or ("HF_HUB_OFFLINE" if isinstance(error, errors.OfflineModeIsEnabled) else None)
     match error:
         case errors.GatedRepoError():
             message = (
@@ -150,9 +229,9 @@ def _explained(error: Exception, wanted: Wanted) -> CheckpointError:
             message = (
                 f"the Hub cannot serve {wanted} now (HTTP {error.response.status_code}). Try again later, {elsewhere}."
             )
-        case errors.LocalEntryNotFoundError() | errors.OfflineModeIsEnabled() if variable := _offline(error):
+        case errors.LocalEntryNotFoundError() | errors.OfflineModeIsEnabled() if offline:
             message = (
-                f"{wanted} is not (or not wholly) in the cache {_cache()}, and {variable} forbids to download it. "
+                f"{wanted} is not (or not wholly) in the cache {_cache()}, and {offline} forbids to download it. "
                 f"Unset the variable, {elsewhere}."
             )
         case OSError() if error.errno:
@@ -160,16 +239,6 @@ def _explained(error: Exception, wanted: Wanted) -> CheckpointError:
                 f"cannot write {_cache()}: {error.strerror}. Free some space, or set VITRAIL_CACHE to another folder."
             )
         case _:
-            message = f"cannot fetch {wanted} from the Hub: {_first_line(error)}. Check the connection, {elsewhere}."
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+            message = f"cannot fetch {wanted} from the Hub: {reason}. Check the connection, {elsewhere}."
     return CheckpointError(message)
-
-
-def _offline(error: Exception) -> str | None:
-    from huggingface_hub.errors import OfflineModeIsEnabled
-
-    # The client keeps the setting that it was imported with, whatever the environment says now.
-    return offline_variable() or ("HF_HUB_OFFLINE" if isinstance(error, OfflineModeIsEnabled) else None)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -4,7 +4,6 @@ import contextlib
 import shutil
 import sys
 import time
-from types import TracebackType
 
 INTERVAL = 0.1  # seconds between two drawings
 
@@ -14,24 +13,17 @@ def say(line: str) -> None:
     _write(f"{line}\n")
 
 
-class Progress:
+class Progress(contextlib.AbstractContextManager["Progress"]):
     """How far the download of one file is; silent until `begin`, so that files of the cache print nothing."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, *, quiet: bool = False) -> None:
+        self._name, self._quiet = name, quiet
         self._begun: float | None = None
         self._drawn: float | None = None
-        self._length = 0
-        self._done = 0
-        self._received = 0
         self._total: int | None = None
+        self._length = self._done = self._received = 0
 
-    def __enter__(self) -> "Progress":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._begun is None:
             return
         if self._drawn is not None:
@@ -44,10 +36,10 @@ class Progress:
     def begin(self, done: int, total: int | None) -> None:
         """Start, or start again after a cut, at `done` bytes of `total`."""
         self._done, self._total = done, total
-        if self._begun is not None:
+        if self._begun is not None or self._quiet:
             return
         self._begun = time.monotonic()
-        if _is_terminal():
+        if sys.stderr is not None and sys.stderr.isatty():
             self._draw()
         else:
             size = "" if total is None else f"  {_megabytes(total)} MB"
@@ -77,19 +69,8 @@ class Progress:
         return "  ".join(parts)
 
 
-class Silence(Progress):
-    """Nothing is told: of what nobody waits for."""
-
-    def begin(self, done: int, total: int | None) -> None:
-        """Start, and say nothing."""
-
-
 def _megabytes(count: float) -> str:
     return f"{count / 1e6:,.0f}" if count >= 1e7 else f"{count / 1e6:.1f}"
-
-
-def _is_terminal() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty()
 
 
 def _write(text: str) -> None:

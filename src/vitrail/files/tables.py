@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.errors import WITHOUT_LABELS, CheckpointError, ConfigError, VitrailError
+from vitrail.errors import WITHOUT_LABELS, ConfigError, DataError, VitrailError
 from vitrail.files import columns as found
 from vitrail.files.atomic import replacing
 
@@ -43,7 +43,7 @@ class ImageTable:
         unlabeled: bool = False,
     ) -> None:
         if not paths:
-            raise ConfigError("expected one parquet file or more; got none.")
+            raise DataError("expected one parquet file or more; got none.")
         self.paths = tuple(Path(path) for path in paths)
         self.unlabeled = unlabeled
         footers = hashlib.blake2b(digest_size=16)
@@ -57,7 +57,7 @@ class ImageTable:
                 if number == 0:
                     (self.image, self.label), self.declared = columns, names
                 elif (*columns, names) != (self.image, self.label, self.declared):
-                    raise ConfigError(
+                    raise DataError(
                         f"{path} has other columns or class names than {self.paths[0]}: expected {self.image!r} and "
                         f"{self.label!r}, got {columns[0]!r} and {columns[1]!r}, or names that differ. "
                         "Read them one by one."
@@ -66,28 +66,24 @@ class ImageTable:
                     _check_size(file.metadata.row_group(group), self.image, path)
                     groups.append((number, group, file.metadata.row_group(group).num_rows))
         if self.label is None and not unlabeled:
-            raise ConfigError(
+            raise DataError(
                 f"{self.paths[0]} has no column of labels; looked for {', '.join(found.LABELS)}. "
                 f"Name the column, or say that the images are unlabeled; {WITHOUT_LABELS}"
             )
         self.digest = footers.hexdigest()  # of all that the files say of themselves: sizes, places, extremes
         self._groups = np.array(groups, dtype=np.int64).reshape(-1, 3)
-        self._starts = np.concatenate([[0], np.cumsum(self._groups[:, 2])]).astype(np.int64)
+        # The number of each row group's first row, and of the row after the last: rows between are read together.
+        self.starts = np.concatenate([[0], np.cumsum(self._groups[:, 2])]).astype(np.int64)
         self._kept = _Kept()
 
     def __len__(self) -> int:
-        return int(self._starts[-1])
+        return int(self.starts[-1])
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_kept": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _kept=_Kept())
-
-    @property
-    def starts(self) -> NDArray[np.int64]:
-        """The number of each row group's first row, and of the row after the last: rows between are read together."""
-        return self._starts
 
     def row(self, index: int) -> Row:
         """Read one row; its whole group is read where it is not among the last few."""
@@ -99,21 +95,19 @@ class ImageTable:
             if arrays is None:
                 arrays = self._read(group)
                 self._kept.put(group, arrays)
-        offset = index - int(self._starts[group])
+        offset = index - int(self.starts[group])
         for array in arrays:
             if offset < len(array):
                 value = array[offset].as_py()
-                if isinstance(value, dict):
-                    return Row(value.get("bytes"), value.get("path"))
-                return Row(value, None)
+                return Row(value.get("bytes"), value.get("path")) if isinstance(value, dict) else Row(value, None)
             offset -= len(array)
-        raise CheckpointError(f"{self.place(index)[0]} has fewer rows than it says. {found.COPY}")
+        raise DataError(f"{self.place(index)[0]} has fewer rows than it says. {found.COPY}")
 
     def place(self, index: int) -> tuple[Path, int]:
         """Say in which file a row is, and which of its rows it is."""
         group = self._group_of(index)
         file = int(self._groups[group, 0])
-        first = int(self._starts[np.searchsorted(self._groups[:, 0], file)])
+        first = int(self.starts[np.searchsorted(self._groups[:, 0], file)])
         return self.paths[file], index - first
 
     def labels(self, class_names: Sequence[str] | None = None) -> tuple[NDArray[np.int64], tuple[str, ...]]:
@@ -135,13 +129,13 @@ class ImageTable:
                     )
         numbers = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
         if len(numbers) != len(self):
-            raise CheckpointError(f"{self.paths[0]} has changed while it was read. Open it again.")
+            raise DataError(f"{self.paths[0]} has changed while it was read. Open it again.")
         if texts:
             given = tuple(sorted(texts)) if given is None else given
             places = {name: number for number, name in enumerate(given)}
             unknown = sorted(texts.keys() - places.keys())
             if unknown:
-                raise ConfigError(f"{self.paths[0]}: the label {unknown[0]!r} is none of the {len(given)} classes.")
+                raise DataError(f"{self.paths[0]}: the label {unknown[0]!r} is none of the {len(given)} classes.")
             order = np.array([places[text] for text in texts], dtype=np.int64)
             numbers = np.where(numbers < 0, -1, order[numbers])
         return numbers, self._checked(numbers, given)
@@ -150,19 +144,19 @@ class ImageTable:
         """Refuse labels without a class; those below zero are none, and refused too unless that is allowed."""
         if not self.unlabeled and len(numbers) and numbers.min() < 0:
             path, row = self.place(int(np.argmax(numbers < 0)))
-            raise ConfigError(f"{path}: row {row} has no label. Say that images may be unlabeled, or use another file.")
+            raise DataError(f"{path}: row {row} has no label. Say that images may be unlabeled, or use another file.")
         highest = int(numbers.max(initial=-1))
         if highest >= (found.MOST_CLASSES if given is None else len(given)):
             path, row = self.place(int(numbers.argmax()))
             known = f"{len(given)} classes" if given is not None else f"fewer than {found.MOST_CLASSES:,} classes"
-            raise ConfigError(f"{path}: expected {known}; row {row} has the label {highest}. Check the class names.")
+            raise DataError(f"{path}: expected {known}; row {row} has the label {highest}. Check the class names.")
         numbers[numbers < 0] = -1
         return tuple(str(number) for number in range(highest + 1)) if given is None else given
 
     def _group_of(self, index: int) -> int:
         if not 0 <= index < len(self):
             raise IndexError(index)
-        return int(np.searchsorted(self._starts, index, side="right")) - 1
+        return int(np.searchsorted(self.starts, index, side="right")) - 1
 
     def _read(self, group: int) -> list[Any]:
         number, within, rows = (int(value) for value in self._groups[group])
@@ -171,7 +165,7 @@ class ImageTable:
         held = 0
         with _opened(path) as file:
             if within >= file.metadata.num_row_groups or file.metadata.row_group(within).num_rows != rows:
-                raise CheckpointError(f"{path} has changed since it was opened. Open it again.")
+                raise DataError(f"{path} has changed since it was opened. Open it again.")
             _check_size(file.metadata.row_group(within), self.image, path)
             for batch in file.iter_batches(BATCH, row_groups=[within], columns=[self.image], use_threads=False):
                 held += batch.nbytes
@@ -232,7 +226,7 @@ def _opened(path: Path) -> Iterator[Any]:
         raise
     except (arrow.ArrowException, OSError, ValueError, KeyError, MemoryError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(f"{path} is damaged: {reason[:200]}. {found.COPY}") from error
+        raise DataError(f"{path} is damaged: {reason[:200]}. {found.COPY}") from error
 
 
 def _check_size(group: Any, image: str, path: Path) -> None:  # noqa: ANN401
@@ -243,8 +237,8 @@ def _check_size(group: Any, image: str, path: Path) -> None:  # noqa: ANN401
         raise _too_large(path, size)
 
 
-def _too_large(path: Path, size: int) -> CheckpointError:
-    return CheckpointError(
+def _too_large(path: Path, size: int) -> DataError:
+    return DataError(
         f"{path}: expected row groups of at most {LARGEST_GROUP >> 20:,} MiB, since one is read whole for any of its "
         f"rows; got {size >> 20:,} MiB. Write the file again with smaller row groups (row_group_size=100)."
     )

@@ -1,26 +1,148 @@
 """One file over HTTP into a partial file that a later try continues; what is short is never taken as whole."""
 
+import hashlib
 import http.client
 import itertools
+import json
 import re
 import shutil
 import time
 import urllib.error
 import urllib.request
+from dataclasses import dataclass
 from email.message import Message
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from vitrail.errors import CheckpointError
-from vitrail.files.address import Address, check_redirect
-from vitrail.files.atomic import writing
-from vitrail.files.partial import Part
+from vitrail.files.atomic import write_bytes, writing
 from vitrail.files.progress import Progress
 
 PAUSES = (1.0, 2.0, 4.0, 8.0)  # seconds before each further try
 TIMEOUT = 30.0  # seconds without a byte
 CHUNK = 1 << 20
 ELSEWHERE = "or download the file elsewhere and give its path"
+
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+SUM = re.compile(r"sha256=([0-9a-fA-F]{64})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Address:
+    """Where a file is, what may be printed of that, its name, its name in the cache, and its checksum if given."""
+
+    url: str
+    shown: str
+    host: str
+    name: str
+    key: str
+    sha256: str | None
+
+
+def parse(url: str) -> Address:
+    """Read `https://HOST/PATH[#sha256=HEX]`; anything that is not safe to fetch is refused."""
+    parts = _split(url)
+    match = SUM.fullmatch(parts.fragment)
+    if parts.fragment and match is None:
+        raise CheckpointError(
+            f"expected #sha256= and 64 hexadecimal digits after the address; got #{parts.fragment}. "
+            "Correct the checksum, or leave it out."
+        )
+    # Letters beyond ASCII are legal in what people paste and illegal in a request.
+    plain = parts._replace(
+        path=quote(parts.path or "/", safe="/%:@!$&'()*+,;=~"),
+        query=quote(parts.query, safe="/%:@!$&'()*+,;=~?"),
+        fragment="",
+    )
+    name = _name(parts.path)
+    return Address(
+        url=plain.geturl(),
+        shown=shown(url),
+        host=parts.hostname or "",
+        name=str(name),
+        key=f"{name.stem[:80]}-{hashlib.sha256(plain.geturl().encode()).hexdigest()[:12]}{name.suffix[:16]}",
+        sha256=match[1].lower() if match else None,
+    )
+
+
+def check_redirect(source: str, target: str) -> None:
+    """Refuse to be sent on to an address that is not taken, or from a safe one to an unsafe one."""
+    parts = _split(target)
+    if urlsplit(source).scheme == "https" and parts.scheme != "https":
+        raise CheckpointError(
+            f"{shown(source)} sends on from https to {shown(target)}, which is not safe. "
+            "Download the file yourself and give its path."
+        )
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # is read here since it is checked only when read
+    except ValueError as error:
+        raise CheckpointError(
+            f"expected an address such as https://HOST/FILE; got one that is none: {error}."
+        ) from error
+    if "@" in parts.netloc:  # first of all: no later message may print the password
+        raise CheckpointError(
+            "addresses with a user name or a password are not taken. Download the file yourself and give its path."
+        )
+    if re.search(r"[\x00-\x20\x7f]", url):
+        raise CheckpointError(f"expected an address without blanks; got {shown(url)!r}. Write %20 for a blank.")
+    if parts.scheme not in ("https", "http") or not parts.hostname:
+        raise CheckpointError(f"expected an address such as https://HOST/FILE; got {shown(url)!r}.")
+    if parts.scheme == "http" and parts.hostname not in LOOPBACK:
+        raise CheckpointError(
+            f"{shown(url)} is not safe: anybody on the way can change what http:// brings. "
+            "Use https://, or download the file yourself and give its path."
+        )
+    return parts
+
+
+def shown(url: str) -> str:
+    """Leave out the query: it can hold a signature that opens the file, and is never printed nor written down."""
+    return urlsplit(url)._replace(query="", fragment="").geturl()
+
+
+def _name(path: str) -> PurePosixPath:
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", PurePosixPath(unquote(path)).name)
+    return PurePosixPath(safe.lstrip(".-") or "file")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A partial file, and beside it the record of which version of the file it is a part of."""
+
+    path: Path
+
+    @property
+    def record(self) -> Path:
+        """Where the version is written down."""
+        return self.path.with_name(f"{self.path.name}.json")
+
+    def begin(self, shown: str, validator: str | None, total: int | None) -> None:
+        """Start from nothing; the old bytes go before the new record comes, so that the two never mix."""
+        self.clear()
+        record = {"url": shown, "validator": validator, "total": total}
+        write_bytes(self.record, json.dumps(record, indent=1).encode())
+
+    def state(self) -> tuple[int, str, int | None]:
+        """The bytes that can be continued, the version that they are of, and its size; 0 where that is not known."""
+        try:
+            record = json.loads(self.record.read_bytes())
+            validator, total = record["validator"], record["total"]
+            size = self.path.stat().st_size
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0, "", None
+        if not isinstance(validator, str) or not isinstance(total, int | None):
+            return 0, "", None
+        return size, validator, total
+
+    def clear(self) -> None:
+        """Forget what came so far."""
+        self.path.unlink(missing_ok=True)
+        self.record.unlink(missing_ok=True)
 
 
 class RefusedError(CheckpointError):

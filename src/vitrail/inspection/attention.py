@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from vitrail.config import Grid
 from vitrail.inspection.layers import LayerFeatures
-from vitrail.inspection.looking import AT_ONCE, in_parts, to_model, with_attention
+from vitrail.inspection.views import AT_ONCE, to_model, with_attention
 from vitrail.models import ViT, eval_mode
-from vitrail.ops import CHUNK
-from vitrail.ops.distance import distance_sums, distances_from, patch_places
+from vitrail.ops.attention_chunks import CHUNK
+from vitrail.ops.similarity import distance_sums, distances_from, patch_places
 
 
 class AttentionShape(NamedTuple):
@@ -31,6 +31,11 @@ class AttentionShape(NamedTuple):
     def tokens(self) -> int:
         """The class token and the patches."""
         return self.leading + self.grid[0] * self.grid[1]
+
+    def patches(self, first: int, weights: Float[Tensor, "B h Q T"]) -> tuple[int, Float[Tensor, "B h q N"]]:
+        """Give what the patches among some queries attend to, of patches, and the number of the first of them."""
+        skip = max(self.leading - first, 0)
+        return first + skip - self.leading, weights[:, :, skip:, self.leading :]
 
 
 class Weights:
@@ -149,9 +154,7 @@ class Distances:
 
     def see(self, layer: int, first: int, weights: Weights) -> None:
         """Add the patches among these queries."""
-        skip = max(self.shape.leading - first, 0)
-        start = first + skip - self.shape.leading
-        patches = weights.by_head[:, :, skip:, self.shape.leading :]
+        start, patches = self.shape.patches(first, weights.by_head)
         far = distances_from(self.places[start : start + patches.shape[2]], self.places)
         self.sums[:, layer] += distance_sums(patches, far, normalized=self.normalized)
 
@@ -160,15 +163,13 @@ class Distances:
         return self.sums / len(self.places)
 
 
-def with_residual(weights: Float[Tensor, "B T T"]) -> Float[Tensor, "B T T"]:
-    """Add the residual's share to attention weights, the mean over the heads: each token keeps as much as it takes."""
-    mixed = weights + torch.eye(weights.shape[1], dtype=weights.dtype, device=weights.device)
-    return mixed / mixed.sum(dim=2, keepdim=True)
-
-
 def roll_on(joint: Float[Tensor, "B T T"] | None, weights: Float[Tensor, "B T T"]) -> Float[Tensor, "B T T"]:
-    """Go one layer on: shares of the input tokens in the tokens after it; `joint` are those before it."""
-    mixed = with_residual(weights)
+    """Go one layer on: shares of the input tokens in the tokens after it; `joint` are those before it.
+
+    The residual is added to the mean of the heads: each token keeps as much as it takes.
+    """
+    mixed = weights + torch.eye(weights.shape[1], dtype=weights.dtype, device=weights.device)
+    mixed = mixed / mixed.sum(dim=2, keepdim=True)
     return mixed if joint is None else mixed @ joint
 
 
@@ -177,17 +178,17 @@ def rollout(model: nn.Module, images: Float[Tensor, "B C H W"]) -> Float[Tensor,
 
     The heads' weights are averaged, the residual is added, rows are scaled to one, and the layers are multiplied.
     """
-    return torch.cat(_each(model, images, Rollout, Rollout.maps))
+    return _each(model, images, Rollout, Rollout.maps)
 
 
 def rollout_matrix(model: nn.Module, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B T T"]:
     """Give the share of every input token in every token after the last layer, by attention rollout."""
-    return torch.cat(_each(model, images, Rollout, Rollout.whole))
+    return _each(model, images, Rollout, Rollout.whole)
 
 
 def pooled_attention(model: nn.Module, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B L h rows cols"]:
     """Give how much the class token attends to every patch, by layer and head; without one, the mean of all tokens."""
-    return torch.cat(_each(model, images, Pooled, Pooled.maps))
+    return _each(model, images, Pooled, Pooled.maps)
 
 
 def attention_distance(
@@ -198,22 +199,21 @@ def attention_distance(
     The class token is left out, as query and as key, and as in the authors' code the weights of the others stay as they
     are; `normalized` scales them to one.
     """
-    return torch.cat(_each(model, images, lambda shape: Distances(shape, normalized=normalized), Distances.mean))
+    return _each(model, images, lambda shape: Distances(shape, normalized=normalized), Distances.mean)
 
 
 def _each(
     model: nn.Module, images: Tensor, make: Callable[[AttentionShape], Kind], read: Callable[[Kind], Tensor]
-) -> list[Tensor]:
+) -> Tensor:
     """Read an observer of every few images, when it has seen all; nothing else of it is kept."""
-    inside = with_attention(model)
+    inside, found = with_attention(model), []
     with eval_mode(inside):
         fit = to_model(inside, images)
-        found = []
-        for some in in_parts(fit, images_at_once(inside, fit)):
+        for some in fit.split(images_at_once(inside, fit)):
             observer = make(shape_of(inside, some))
             observe(inside, some, [observer])
             found.append(read(observer).clone())
-    return found
+    return torch.cat(found)
 
 
 def images_at_once(model: ViT, images: Float[Tensor, "B C H W"]) -> int:

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 
 from vitrail.config.check import number, one_of, whole
 from vitrail.errors import ConfigError, ShapeError
-from vitrail.inspection.looking import check_pictures, in_parts, to_model, unwrap
+from vitrail.inspection.views import AT_ONCE, check_pictures, to_model, unwrap
 from vitrail.models import BiT, Model, ViT, eval_mode
-from vitrail.ops import patchify, unpatchify
+from vitrail.ops.patches import patchify, unpatchify
 from vitrail.ops.random import Purpose, draws
 
 Change = Literal["drop", "shuffle"]
@@ -53,17 +53,14 @@ def shift_agreement(model: nn.Module, images: Float[Tensor, "B C H W"], shifts: 
     check_pictures(images)
     if not shifts:
         raise ConfigError("expected a shift at least, in pixels; got none.")
-    most = images.shape[3] - 1
-    moves = [whole("shift", shift, least=0, most=most) for shift in shifts]
+    moves = [whole("shift", shift, least=0, most=images.shape[3] - 1) for shift in shifts]
+    rows, stride = [], stride_of(inside)
     with eval_mode(inside):
         ours = _answers(inside, images)
-        rows = []
         for move in moves:
             theirs = _answers(inside, moved(images, move)) if move else ours
-            along = _moved_along(ours.maps, move / stride_of(inside))
-            left = min(
-                -(-move // stride_of(inside)), ours.maps.shape[3] - 1
-            )  # what came in from the edge is not compared
+            along = _moved_along(ours.maps, move / stride)
+            left = min(-(-move // stride), along.shape[3] - 1)  # what came in from the edge is not compared
             maps = F.cosine_similarity(theirs.maps[:, :, :, left:], along[:, :, :, left:], dim=1).mean()
             rows.append((*_compared(ours, theirs), float(maps)))
     return Moved(*torch.tensor(rows).T.unbind(0))
@@ -119,9 +116,7 @@ def changed(
     count = round(share * patches.shape[1])
     order = np.argsort(draws(np.arange(len(images)), patches.shape[1], seed, 0, Purpose.SPOILING), axis=1)
     chosen = torch.from_numpy(order[:, :count].copy()).to(images.device)[:, :, None].expand(-1, -1, patches.shape[2])
-    taken = torch.zeros_like(chosen, dtype=patches.dtype)
-    if change == "shuffle":
-        taken = patches.gather(1, chosen).roll(1, dims=1)
+    taken = patches.gather(1, chosen).roll(1, dims=1) if change == "shuffle" else torch.zeros_like(chosen).to(patches)
     return unpatchify(patches.scatter(1, chosen, taken), patch, grid)
 
 
@@ -133,7 +128,7 @@ class _Answers(NamedTuple):
 
 def _answers(model: Model, images: Tensor) -> _Answers:
     parts = []
-    for some in in_parts(to_model(model, images)):
+    for some in to_model(model, images).split(AT_ONCE):
         if isinstance(model, ViT):
             tokens = model.tokens(some)
             representation = model.read_out(tokens)
@@ -163,8 +158,6 @@ def _moved_along(maps: Float[Tensor, "B D rows cols"], cells: float) -> Float[Te
 
 def _usual_patch(model: Model, images: Tensor) -> int:
     """Give the side of the model's patches; of a ResNet, whose features are coarser, 16 pixels or what fits."""
-    if isinstance(model, ViT) and not (images.shape[2] % stride_of(model) or images.shape[3] % stride_of(model)):
-        return stride_of(model)
-    return next(
-        side for side in (16, 14, 12, 10, 8, 7, 6, 5, 4, 3, 2, 1) if not any(n % side for n in images.shape[2:])
-    )
+    own = (stride_of(model),) if isinstance(model, ViT) else ()
+    sides = (*own, 16, 14, 12, 10, 8, 7, 6, 5, 4, 3, 2, 1)
+    return next(side for side in sides if not any(length % side for length in images.shape[2:]))

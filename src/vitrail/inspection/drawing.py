@@ -6,31 +6,32 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from vitrail import figures
 from vitrail.config import PatchStem, ViTConfig
 from vitrail.data.transforms.resize import resize
-from vitrail.figures import curves, tiles
-from vitrail.figures.canvas import Theme
-from vitrail.figures.curves import Curve
+from vitrail.figures import Curve
 from vitrail.inspection.bias import stride_of
-from vitrail.inspection.filters import filter_components
-from vitrail.inspection.pictures import with_color
-from vitrail.inspection.positions import (
+from vitrail.inspection.page import with_color
+from vitrail.inspection.predictions import Predictions
+from vitrail.inspection.study import Findings, Inspected
+from vitrail.inspection.views import Views
+from vitrail.inspection.weights import (
     axis_similarity,
+    filter_components,
     kind_of_positions,
     position_similarity,
     relative_similarity,
 )
-from vitrail.inspection.predictions import Predictions
-from vitrail.inspection.study import Inspected
-from vitrail.inspection.views import Views
 from vitrail.models import Model, ViT, build
 
 SHOWN = 16  # images of a picture
 LARGER = 1.5  # times the image size, at which positions are shown resampled
+Titled = Sequence[tuple[str, Findings]]  # models by their titles, with what was found
 MOST_TILES = 24  # patches of a side that have a tile
 
 
@@ -40,7 +41,7 @@ class Drawing(NamedTuple):
     name: str
     title: str
     caption: str
-    draw: Callable[[Theme], bytes]
+    draw: Callable[[figures.Theme], bytes]
     photographic: bool = False  # so that a page may carry it with loss
 
 
@@ -49,32 +50,31 @@ def drawings(subject: Inspected, other: Inspected | None, between: Float[Tensor,
     yield _filters(subject)
     if other is not None:
         yield _filters(other, "other-")
-    yield from _positions(subject)
-    if subject.predictions is not None and subject.views is not None:
-        yield _predictions(subject.views, subject.predictions)
-    if subject.found is not None and subject.views is not None:
-        yield from _attention(subject, other)
-        yield from _bias(subject, other)
+    yield from _positions(subject.model)
+    if subject.found is not None:
+        both = [(each.title, each.found) for each in (subject, other) if each is not None and each.found is not None]
+        if subject.predictions is not None:
+            yield _predictions(subject.found.views, subject.predictions)
+        yield from _attention(subject.model, subject.found, both)
+        yield from _bias(stride_of(subject.model), subject.found, both)
     if between is not None and other is not None:
         yield Drawing(
             "layers-against",
             "Which layers of two models are alike",
             f"CKA between the layers of {subject.title} and those of {other.title}, over the images.",
-            lambda theme: curves.draw_matrix(between.numpy(), other.title, subject.title, theme),
+            lambda theme: figures.draw_matrix(between.numpy(), other.title, subject.title, theme),
         )
 
 
 def _predictions(views: Views, found: Predictions) -> Drawing:
-    pictures = [
-        [with_color(picture).permute(1, 2, 0).numpy() for picture in row]
-        for row in zip(views.pixels[:SHOWN], found.read[:SHOWN], found.made[:SHOWN], strict=True)
-    ]
+    rows = zip(views.pixels[:SHOWN], found.read[:SHOWN], found.made[:SHOWN], strict=True)
+    pictures = [[_channels_last(picture) for picture in row] for row in rows]
     right = "" if found.right is None else f" {float(found.right.mean()):.0%} of them are right."
     return Drawing(
         "predictions",
         "What it predicts without labels",
         f"The image; what the model is shown of it; {found.words}.{right}",
-        lambda theme: tiles.draw_rows(pictures, ("image", "shown", "predicted"), theme),
+        lambda theme: figures.draw_rows(pictures, ("image", "shown", "predicted"), theme),
         photographic=True,
     )
 
@@ -89,12 +89,11 @@ def _filters(subject: Inspected, prefix: str = "") -> Drawing:
         f"What the filters of {subject.title} look at",
         f"The first {len(found.filters)} principal components of the {whose}'s filters, each with its share of the "
         f"variance (Fig. 7 left). They hold {float(found.shares.sum()):.0%} of it.",
-        lambda theme: tiles.draw_filters(found.filters.cpu().numpy(), found.shares.cpu().numpy(), theme),
+        lambda theme: figures.draw_filters(found.filters.cpu().numpy(), found.shares.cpu().numpy(), theme),
     )
 
 
-def _positions(subject: Inspected) -> Iterator[Drawing]:
-    model = subject.model
+def _positions(model: Model) -> Iterator[Drawing]:
     if not isinstance(model, ViT):
         return
     kind, size = kind_of_positions(model), model.config.image_size
@@ -104,10 +103,9 @@ def _positions(subject: Inspected) -> Iterator[Drawing]:
             "positions",
             "What it knows of places",
             "Cosine similarity of the keys of all offsets of two tokens in the sequence, in every head (Appendix D.4).",
-            lambda theme: tiles.draw_relative(keys.numpy(), theme),
+            lambda theme: figures.draw_relative(keys.numpy(), theme),
         )
-        return
-    if kind == "none":
+    if kind in ("relative", "none"):
         return
     if kind == "learned-2d":
         axes = axis_similarity(model)
@@ -115,130 +113,113 @@ def _positions(subject: Inspected) -> Iterator[Drawing]:
             "positions-by-axis",
             "What it knows of rows and of columns",
             "Cosine similarity of the positions of rows, and of columns, which are learned apart (Appendix D.4).",
-            lambda theme: tiles.draw_axes(axes.rows.numpy(), axes.cols.numpy(), theme),
+            lambda theme: figures.draw_axes(axes.rows.numpy(), axes.cols.numpy(), theme),
         )
-    learned = kind != "fixed"
-    stride = stride_of(model)
+    learned, stride = kind != "fixed", stride_of(model)
     many = round(size[0] * LARGER / stride) * stride, round(size[1] * LARGER / stride) * stride
-    fresh = build(replace(model.config, depth=1), seed=0) if learned else None
     shown: list[tuple[str, str, Model, tuple[int, int], str]] = [
-        ("positions", "What it knows of places", model, size, "as trained" if learned else "fixed, not learned")
+        ("positions", "What it knows of places", model, size, "as trained" if learned else "fixed, not learned"),
+        ("positions-resampled", "The same at another image size", model, many, f"resampled for {many[0]}x{many[1]}"),
     ]
-    if fresh is not None:
-        shown.append(("positions-before", "What it knew before training", fresh, size, "fresh"))
-    shown.append(
-        ("positions-resampled", "The same at another image size", model, many, f"resampled for {many[0]}x{many[1]}")
-    )
-    for name, title, whose, side, words in shown:
-        every = -(-max(model.config.stem.grid(*side)) // MOST_TILES)
-        values = position_similarity(whose, (side[0], side[1]), every=every)
+    if learned:
+        fresh = build(replace(model.config, depth=1), seed=0)
+        shown.insert(1, ("positions-before", "What it knew before training", fresh, size, "fresh"))
+    for name, title, whose, at, words in shown:
+        every = -(-max(model.config.stem.grid(*at)) // MOST_TILES)
+        values = position_similarity(whose, at, every=every)
         some = "each patch's" if every == 1 else f"every {every}th patch's"
         yield Drawing(
             name,
             title,
             f"Cosine similarity of {some} position with all others, {words}: one tile a patch, at its place "
             "(Fig. 7 centre).",
-            lambda theme, values=values: tiles.draw_tiles(values.numpy(), theme),
+            lambda theme, values=values: figures.draw_tiles(values.numpy(), theme),
         )
 
 
-def _attention(subject: Inspected, other: Inspected | None) -> Iterator[Drawing]:
-    assert subject.views is not None
-    assert subject.found is not None
-    found, views = subject.found.attention, subject.views
-    pairs = [each for each in (subject, other) if each is not None and each.found is not None]
-    looked = [(each.title, each.found.attention) for each in pairs if each.found and each.found.attention]
-    for name, title, how, values in (
-        ("distance", "How far its heads look", "as they are, as in the authors' code", lambda each: each.distance),
-        (
-            "distance-normalised",
-            "The same, of what goes to patches",
-            "scaled to one",
-            lambda each: each.normalized_distance,
-        ),
+def _attention(model: Model, found: Findings, both: Titled) -> Iterator[Drawing]:
+    views, seen = found.views, found.attention
+    looked = [(title, each.attention) for title, each in both if each.attention is not None]
+    for name, title, how, part in (
+        ("distance", "How far its heads look", "as they are, as in the authors' code", "distance"),
+        ("distance-normalised", "The same, of what goes to patches", "scaled to one", "normalized_distance"),
     ):
-        if looked:
-            panels = [(title, values(each).mean(dim=0).numpy()) for title, each in looked]
+        panels = [(whose, getattr(each, part).mean(dim=0).numpy()) for whose, each in looked]
+        if panels:
             yield Drawing(
                 name,
                 title,
                 "Mean distance in pixels from a patch to those that it attends to, a dot a head, over "
                 f"{len(views.images)} images (Fig. 7 right, Fig. 11). The class token is left out, the other weights "
                 f"are {how}.",
-                lambda theme, panels=panels: curves.draw_distances(panels, theme),
+                lambda theme, panels=panels: figures.draw_distances(panels, theme),
             )
-    if found is None:
+    if seen is None:
         return
-    some = slice(0, SHOWN)
-    pictures = [picture.permute(1, 2, 0).numpy() for picture in with_color(views.pixels[some])]
-    lit = enlarge(found.rollout[some], views.pixels.shape[2:], stride_of(subject.model))
-    names = [short(name) for name in views.names[some]]
+    pictures = [_channels_last(picture) for picture in views.pixels[:SHOWN]]
+    lit = enlarge(seen.rollout[:SHOWN], views.pixels.shape[2:], stride_of(model))
+    names = [short(name) for name in views.names[:SHOWN]]
     yield Drawing(
         "rollout",
         "Where it looks",
         "Attention rollout: the share of each patch in what the classifier reads, through all layers (Figs. 6 and 14), "
         "dark where it is least and bright where it is most.",
-        lambda theme: tiles.draw_overlays(pictures, [each.numpy() for each in lit], names, theme),
+        lambda theme: figures.draw_overlays(pictures, [each.numpy() for each in lit], names, theme),
         photographic=True,
     )
-    reader = "the class token" if isinstance(subject.model, ViT) and subject.model.config.class_tokens else "all tokens"
+    reads = "the class token attends" if isinstance(model, ViT) and model.config.class_tokens else "all tokens attend"
     yield Drawing(
         "heads",
         "What each head looks at",
-        f"What {reader} attend{'s' if reader != 'all tokens' else ''} to in {names[0]}, by layer and head; each map is "
-        "scaled to its own largest weight.",
-        lambda theme: tiles.draw_heads(found.pooled[0].numpy(), theme),
+        f"What {reads} to in {names[0]}, by layer and head; each map is scaled to its own largest weight.",
+        lambda theme: figures.draw_heads(seen.pooled[0].numpy(), theme),
     )
 
 
-def _bias(subject: Inspected, other: Inspected | None) -> Iterator[Drawing]:
-    assert subject.found is not None
-    pairs = [(each.title, each.model, each.found) for each in (subject, other) if each and each.found]
-    moved = [(title, model, found) for title, model, found in pairs if found.moved is not None]
+def _bias(stride: int, found: Findings, both: Titled) -> Iterator[Drawing]:
+    moved = [(title, each, each.moved) for title, each in both if each.moved is not None]
+    values = [("representation", "cosine")]
+    if not any(agreement.same.isnan().any() for _, _, agreement in moved):  # of models without classes
+        values.append(("same answer", "same"))
+
+    def panel(words: str, x: str, part: str, value: str) -> tuple[str, list[Curve]]:
+        rows = ((title, getattr(each, x), getattr(getattr(each, part), value)) for title, each, _ in moved)
+        return words, [Curve(title, places, heights.tolist()) for title, places, heights in rows]
+
     if moved:
-        answering = all(model.config.classes for _, model, _ in moved)
-        panels = [
-            (words, [Curve(title, found.shifts, getattr(found.moved, part).tolist()) for title, _, found in moved])
-            for words, part in (
-                ("features that moved along", "maps"),
-                ("representation", "cosine"),
-                ("same answer", "same"),
-            )
-            if part != "same" or answering
-        ]
+        shown = [("features that moved along", "maps"), *values]
+        shifted = [panel(words, "shifts", "moved", value) for words, value in shown]
         yield Drawing(
             "shifts",
             "When the image moves",
             "The image moved to the right by so many pixels: cosine of the features with those moved along, of the "
             "representation with that before, and the share of images with the same answer. Dotted: whole patches.",
-            lambda theme: curves.draw_curves(
-                panels, "shift, pixels", theme, marks=[stride_of(subject.model) * step for step in (1, 2)]
-            ),
+            lambda theme: figures.draw_curves(shifted, "shift, pixels", theme, marks=[stride, 2 * stride]),
         )
-        parts = [
-            (
-                f"{words}: {value}",
-                [Curve(title, found.shares, getattr(getattr(found, part), what).tolist()) for title, _, found in moved],
-            )
-            for words, part in (("made grey", "dropped"), ("exchanged", "shuffled"))
-            for value, what in (("representation", "cosine"), ("same answer", "same"))
-            if what != "same" or answering
+        spoiled = [
+            panel(f"{how}: {words}", "shares", part, value)
+            for how, part in (("made grey", "dropped"), ("exchanged", "shuffled"))
+            for words, value in values
         ]
         yield Drawing(
             "patches",
             "When patches are lost or exchanged",
             "Cosine of the representation with that of the whole image, and the share of images with the same answer, "
             "when a share of the patches is made grey, or exchanged among themselves.",
-            lambda theme: curves.draw_curves(parts, "share of the patches", theme, percent=True),
+            lambda theme: figures.draw_curves(spoiled, "share of the patches", theme, percent=True),
         )
-    layers = subject.found.layers
+    layers = found.layers
     if layers is not None:
         yield Drawing(
             "layers",
             "Which layers are alike",
             "CKA between the features of all layers, over the images (unbiased; 1 for the same up to a rotation).",
-            lambda theme: curves.draw_matrix(layers.numpy(), "layer", "layer", theme),
+            lambda theme: figures.draw_matrix(layers.numpy(), "layer", "layer", theme),
         )
+
+
+def _channels_last(picture: UInt8[Tensor, "C H W"]) -> NDArray[np.uint8]:
+    return with_color(picture).permute(1, 2, 0).numpy()
 
 
 def enlarge(maps: Float[Tensor, "B rows cols"], size: Sequence[int], stride: int) -> Float[Tensor, "B H W"]:

@@ -11,31 +11,22 @@ from torch.nn import functional as F
 from vitrail.checkpoint.run_folder import locate, read_predictor
 from vitrail.config.objective import Labels, Target
 from vitrail.config.recipe import Training
-from vitrail.data.loader import Batch
-from vitrail.data.transforms import scale, unscale
+from vitrail.data.source import Batch
+from vitrail.data.transforms.finish import scale, unscale
 from vitrail.errors import CheckpointError
-from vitrail.inspection.looking import to_model
+from vitrail.inspection.views import to_model
 from vitrail.models import Model, ViT, eval_mode
-from vitrail.models.initialize import OBJECTIVE
-from vitrail.models.pixels import NextPixelModel
-from vitrail.ops import patchify, unpatchify
-from vitrail.ops.colors import COLORS, SMALL, class_colors
-from vitrail.ops.masking import MASK, OTHER, put, take
-from vitrail.train.mae import MaskedAutoencoding, scale_of
-from vitrail.train.masked import MaskedPatchPrediction, cover
-from vitrail.train.pixels import NextPixelPrediction
+from vitrail.models.build import OBJECTIVE
+from vitrail.models.objectives import NextPixelModel
+from vitrail.ops.masking import COLORS, MASK, OTHER, SMALL, class_colors, put, take
+from vitrail.ops.patches import patchify, unpatchify
+from vitrail.train.objective import MaskedAutoencoding, MaskedPatchPrediction, NextPixelPrediction, cover, scale_of
 from vitrail.train.prepare import build_objective
 
 GRAY = 128  # the level of what is hidden
 
+Pictures = tuple[Tensor, ...]  # B C H W, as the model reads: what it is shown, and what it makes of it
 Predicting = MaskedPatchPrediction | MaskedAutoencoding | NextPixelPrediction
-
-
-class Shown(NamedTuple):
-    """Two pictures of every image, in the numbers that the model reads: what it is shown, and what it makes of it."""
-
-    read: Float[Tensor, "B C H W"]
-    made: Float[Tensor, "B C H W"]
 
 
 class Predictions(NamedTuple):
@@ -106,7 +97,7 @@ SCALED = "the pixels that it predicts for each hidden one, brought to the mean a
 PIXELS = "the likeliest colour of each pixel after the true ones before it"
 
 
-def _corrupted(objective: MaskedPatchPrediction, outputs: Tensor, inputs: tuple[Tensor, ...]) -> Shown:
+def _corrupted(objective: MaskedPatchPrediction, outputs: Tensor, inputs: tuple[Tensor, ...]) -> Pictures:
     images, patches, kinds, others = inputs
     encoder, side = objective.encoder, objective.encoder.config.stem.stride
     grid = encoder.grid_of(images)
@@ -119,7 +110,7 @@ def _corrupted(objective: MaskedPatchPrediction, outputs: Tensor, inputs: tuple[
     else:
         values = scale(_colored(outputs, side), encoder.card.preprocessing).permute(0, 2, 3, 1)
         values = values.flatten(1).unflatten(0, patches.shape)  # B M PPC
-    return Shown(*(unpatchify(put(flat, patches, part), side, grid) for part in (seen, values)))
+    return tuple(unpatchify(put(flat, patches, part), side, grid) for part in (seen, values))
 
 
 def _colored(scores: Float[Tensor, "B M K"], side: int) -> UInt8[Tensor, "n 3 P P"]:
@@ -130,7 +121,7 @@ def _colored(scores: Float[Tensor, "B M K"], side: int) -> UInt8[Tensor, "n 3 P 
     return F.interpolate(colors.unflatten(1, (across, across)).permute(0, 3, 1, 2), size=(side, side), mode="nearest")
 
 
-def _hidden(objective: MaskedAutoencoding, outputs: Tensor, inputs: tuple[Tensor, ...]) -> Shown:
+def _hidden(objective: MaskedAutoencoding, outputs: Tensor, inputs: tuple[Tensor, ...]) -> Pictures:
     images, _, hidden = inputs
     encoder, side = objective.encoder, objective.encoder.config.stem.stride
     flat = patchify(images, side)
@@ -139,14 +130,14 @@ def _hidden(objective: MaskedAutoencoding, outputs: Tensor, inputs: tuple[Tensor
     values = outputs * deviation + mean
     grid = encoder.grid_of(images)
     gray = _gray(encoder, images).expand_as(true)
-    return Shown(*(unpatchify(put(flat, hidden, part), side, grid) for part in (gray, values)))
+    return tuple(unpatchify(put(flat, hidden, part), side, grid) for part in (gray, values))
 
 
-def _pixels(objective: NextPixelPrediction, outputs: Tensor, inputs: tuple[Tensor, ...]) -> Shown:
+def _pixels(objective: NextPixelPrediction, outputs: Tensor, inputs: tuple[Tensor, ...]) -> Pictures:
     assert isinstance(objective.module, NextPixelModel)
     (colors,), palette = inputs, objective.module.palette
     likeliest: Int64[Tensor, "B H W"] = outputs.argmax(dim=2).view_as(colors)
-    return Shown(*(palette[numbers].permute(0, 3, 1, 2) for numbers in (colors, likeliest)))
+    return tuple(palette[numbers].permute(0, 3, 1, 2) for numbers in (colors, likeliest))
 
 
 def _gray(encoder: ViT, like: Float[Tensor, "B C H W"]) -> Float[Tensor, " PPC"]:

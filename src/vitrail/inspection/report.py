@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
@@ -18,12 +17,10 @@ from vitrail import __version__
 from vitrail.config import PatchStem, ViTConfig
 from vitrail.data.decode import decode, encode
 from vitrail.errors import DataError
-from vitrail.figures.canvas import size_of_png
+from vitrail.figures import size_of_png
 from vitrail.files import check_replaceable, new_folder
 from vitrail.inspection.drawing import Drawing, drawings, numbers
-from vitrail.inspection.maps import to_levels
-from vitrail.inspection.page import render_page
-from vitrail.inspection.pictures import url_of
+from vitrail.inspection.page import render_page, to_levels, url_of
 from vitrail.inspection.study import FIRST, Attention, Inspected
 from vitrail.models import Model
 from vitrail.runtime.reporter import SILENT, Reporter, harmless
@@ -181,9 +178,10 @@ def _figure(drawing: Drawing, light: bytes, dark: bytes) -> dict[str, Any]:
 
 
 def _images(subject: Inspected, named: Sequence[Sequence[Any]], mistakes: set[int]) -> Iterator[dict[str, Any]]:
-    found, views = subject.found, subject.views
-    if found is None or views is None:
+    found = subject.found
+    if found is None:
         return
+    views = found.views
     leading = bool(isinstance(subject.model.config, ViTConfig) and subject.model.config.class_tokens)
     for number, top in enumerate(named):
         label, picture = views.labels[number], found.pictures[number]
@@ -203,12 +201,12 @@ def _images(subject: Inspected, named: Sequence[Sequence[Any]], mistakes: set[in
 
 
 def _attention(found: Attention, number: int, *, leading: bool) -> dict[str, Any]:
-    maps, grid, cell = found.maps[number], found.rollout.shape[1:], found.plan.cell
-    heads, weights = maps.levels.shape[1], found.pooled[number]
+    maps, weights = found.maps[number], found.pooled[number]
+    heads = maps.levels.shape[1]
     if heads == 1:  # the page shows the mean of the heads alone
         weights = weights.mean(dim=1, keepdim=True)
-    pooled, pooled_peaks = to_levels(weights.numpy(), (grid[0], grid[1]), cell)
-    rolled, rolled_peak = to_levels(found.rollout[number].numpy(), (grid[0], grid[1]), cell)
+    pooled, pooled_peaks = to_levels(weights, found.plan.cell)
+    rolled, rolled_peak = to_levels(found.rollout[number], found.plan.cell)
     return {
         "rows": maps.grid[0],
         "cols": maps.grid[1],
@@ -217,10 +215,10 @@ def _attention(found: Attention, number: int, *, leading: bool) -> dict[str, Any
         "all_heads": heads == found.pooled.shape[2],
         "class_token": leading,
         "maps": _text(maps.levels),
-        "peaks": _text(maps.peaks.astype("<f4")),
-        "pooled": _text(pooled),
-        "pooled_peaks": _text(pooled_peaks.astype("<f4")),
-        "rollout": _text(rolled),
+        "peaks": _text(maps.peaks),
+        "pooled": _text(pooled.numpy()),
+        "pooled_peaks": _text(pooled_peaks.numpy()),
+        "rollout": _text(rolled.numpy()),
         "rollout_peak": float(rolled_peak),
     }
 
@@ -244,27 +242,21 @@ def _numbers(subject: Inspected, named: Sequence[Sequence[Any]]) -> dict[str, An
     found = subject.found
     if found is None:
         return {}
-    said: dict[str, Any] = {}
-    if subject.views is not None:
-        said["images"] = [
-            {"name": name, "label": label, "top": top}
-            for name, label, top in zip(subject.views.names, subject.views.labels, named, strict=True)
-        ]
+    rows = zip(found.views.names, found.views.labels, named, strict=True)
+    said: dict[str, Any] = {"images": [{"name": name, "label": label, "top": top} for name, label, top in rows]}
     if (guessed := subject.predictions) is not None:
-        said["predictions"] = {"losses": numbers(guessed.losses)}
-        said["predictions"] |= {} if guessed.right is None else {"right": numbers(guessed.right)}
+        values = {"losses": guessed.losses, "right": guessed.right}
+        said["predictions"] = {name: numbers(value) for name, value in values.items() if value is not None}
     if found.attention is not None:
         said["attention_distance"] = numbers(found.attention.distance.mean(dim=0))
         said["attention_distance_normalised"] = numbers(found.attention.normalized_distance.mean(dim=0))
-    if found.moved is not None:
-        said["shifts"] = {"pixels": list(found.shifts)} | {
-            name: numbers(torch.as_tensor(values)) for name, values in found.moved._asdict().items()
-        }
-    for name, agreement in (("dropped", found.dropped), ("shuffled", found.shuffled)):
+    for name, places, agreement in (
+        ("shifts", {"pixels": list(found.shifts)}, found.moved),
+        ("dropped", {"shares": list(found.shares)}, found.dropped),
+        ("shuffled", {"shares": list(found.shares)}, found.shuffled),
+    ):
         if agreement is not None:
-            said[name] = {"shares": list(found.shares)} | {
-                part: numbers(torch.as_tensor(values)) for part, values in agreement._asdict().items()
-            }
+            said[name] = places | {part: numbers(values) for part, values in agreement._asdict().items()}
     if found.layers is not None:
         said["layers"] = numbers(found.layers)
     return said
@@ -275,4 +267,5 @@ def _carried(png: bytes, *, lossy: bool) -> str:
 
 
 def _text(values: NDArray[np.generic]) -> str:
-    return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()
+    little_endian = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
+    return base64.b64encode(little_endian.tobytes()).decode()

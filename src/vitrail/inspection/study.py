@@ -1,7 +1,7 @@
 """Everything that can be seen of a model and some images, in as few passes as it takes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -13,11 +13,9 @@ from vitrail.errors import ConfigError
 from vitrail.inspection.attention import Distances, Pooled, Rollout, images_at_once, observe, shape_of
 from vitrail.inspection.bias import Agreement, Moved, patch_agreement, shift_agreement, stride_of
 from vitrail.inspection.layers import Grams, LayerFeatures, compare_layers, grams_of
-from vitrail.inspection.looking import check_weights, in_parts, to_model
-from vitrail.inspection.maps import MapPlan, Maps, QueryMaps, plan_maps
-from vitrail.inspection.pictures import Picture, pictures_of
+from vitrail.inspection.page import MapPlan, Maps, Picture, QueryMaps, pictures_of, plan_maps
 from vitrail.inspection.predictions import Predictions
-from vitrail.inspection.views import Views, has_classes_of, views_of
+from vitrail.inspection.views import AT_ONCE, Views, check_weights, has_classes_of, to_model, views_of
 from vitrail.models import Model, ViT, eval_mode
 from vitrail.ops.similarity import FEWEST
 from vitrail.runtime.reporter import SILENT, Reporter
@@ -29,15 +27,14 @@ STEPS = (0.0, 0.5, 1.0, 1.5, 2.0)  # shifts, in patches
 FIRST = 5  # answers that are named
 
 
-@dataclass(kw_only=True)
-class Attention:
+class Attention(NamedTuple):
     """What was seen of the attention to some images."""
 
     rollout: Float[Tensor, "B rows cols"]
     pooled: Float[Tensor, "B L h rows cols"]
     distance: Float[Tensor, "B L h"]
     normalized_distance: Float[Tensor, "B L h"]
-    maps: list[Maps] = field(default_factory=list)
+    maps: list[Maps]
     plan: MapPlan
 
 
@@ -45,24 +42,24 @@ class Attention:
 class Findings:
     """What was seen of a model and some images."""
 
+    views: Views
     pictures: list[Picture]
     logits: Float[Tensor, "B K"]
     attention: Attention | None  # None of a ResNet
-    shifts: Sequence[int]
-    moved: Moved | None
-    shares: Sequence[float]
-    dropped: Agreement | None
-    shuffled: Agreement | None
     grams: Grams  # of the layers' features
     layers: Float[Tensor, "L L"] | None  # CKA; None with too few images
+    shifts: Sequence[int]
+    shares: Sequence[float] = SHARES
+    moved: Moved | None = None  # None where no bias was asked for, and so the next two
+    dropped: Agreement | None = None
+    shuffled: Agreement | None = None
 
 
 class Inspected(NamedTuple):
-    """A model with its title, the images it was shown, and what was found."""
+    """A model with its title, and what was found with the images it was shown, where there were any."""
 
     title: str
     model: Model
-    views: Views | None = None
     found: Findings | None = None
     class_names: Sequence[str] | None = None  # of the model's classes, where it or the data has them
     predictions: Predictions | None = None  # of a model that learned without labels
@@ -89,7 +86,7 @@ def look_at(
     found = study(model, views, maps=maps, bias=bias, shifts=shifts, report=report)
     names = source.class_names if has_classes_of(model, source) else None
     wrong = [place for place, number in enumerate(kept) if number in mistakes]
-    return Inspected(title, model, views, found, names), wrong
+    return Inspected(title, model, found, names), wrong
 
 
 def study(
@@ -105,8 +102,8 @@ def study(
 
     `shifts` are in pixels; without, they are halves and wholes of the model's patches.
     """
-    attention = None
     check_weights(model)
+    attention = None
     pictures = pictures_of(views.pixels, PICTURES)
     room = ROOM - sum(picture.bytes for picture in pictures)
     with eval_mode(model), report.working("following attention"):
@@ -114,21 +111,18 @@ def study(
             attention, logits, grams = look(model, views.images, room if maps else None)
         else:
             grams = grams_of(model, views.images)
-            logits = torch.cat([model(some).float().cpu() for some in in_parts(to_model(model, views.images))])
+            logits = torch.cat([model(some).float().cpu() for some in to_model(model, views.images).split(AT_ONCE)])
     if not torch.isfinite(logits).all() or (attention is not None and not torch.isfinite(attention.rollout).all()):
         raise ConfigError(
             "the model's answers to these images are not finite: it has diverged, or its precision is too low. "
             "Take another checkpoint, or other images."
         )
     found = Findings(
+        views=views,
         pictures=pictures,
         logits=logits,
         attention=attention,
         shifts=[round(step * stride_of(model)) for step in STEPS] if shifts is None else shifts,
-        moved=None,
-        shares=SHARES,
-        dropped=None,
-        shuffled=None,
         grams=grams,
         layers=compare_layers(grams, grams) if len(views.images) >= FEWEST else None,
     )
@@ -150,37 +144,25 @@ def look(
 
     `room` is bytes for maps of what every patch attends to; without it there are none.
     """
-    maps = room is not None
-    grid = model.grid_of(images)
-    plan = MapPlan(1, 0) if room is None else plan_maps(len(images), len(model.blocks), model.config.heads, grid, room)
-    rolled, pooled, near, far, kept, logits = [], [], [], [], [], []
-    features = LayerFeatures(len(model.blocks))
-    done = 0
+    plan = MapPlan(1, 0)
+    if room is not None:
+        plan = plan_maps(len(images), len(model.blocks), model.config.heads, model.grid_of(images), room)
+    parts, kept, features, done = [], [], LayerFeatures(len(model.blocks)), 0
     while done < len(images):
-        more = min(images_at_once(model, images), len(images) - done)
+        more = images_at_once(model, images)
         if done < plan.all_heads:
             more = min(more, plan.all_heads - done)
         some = to_model(model, images[done : done + more])
         shape = shape_of(model, some)
-        roll, pool = Rollout(shape), Pooled(shape)
+        rolled, pooled = Rollout(shape), Pooled(shape)
+        near, far = Distances(shape, normalized=False), Distances(shape, normalized=True)
         queries = QueryMaps(shape, plan.cell, all_heads=done < plan.all_heads)
-        raw, scaled = Distances(shape, normalized=False), Distances(shape, normalized=True)
-        watching = (roll, pool, raw, scaled, queries) if maps else (roll, pool, raw, scaled)
+        watching = (rolled, pooled, near, far) if room is None else (rolled, pooled, near, far, queries)
         tokens = observe(model, some, watching, features)
-        rolled.append(roll.maps().cpu())
-        pooled.append(pool.maps().cpu())
-        near.append(raw.mean().cpu())
-        far.append(scaled.mean().cpu())
-        if maps:
+        found = (rolled.maps(), pooled.maps(), near.mean(), far.mean(), model.head(model.read_out(tokens)).float())
+        parts.append([each.cpu() for each in found])
+        if room is not None:
             kept.extend(queries.each())
-        logits.append(model.head(model.read_out(tokens)).float().cpu())
         done += more
-    attention = Attention(
-        rollout=torch.cat(rolled),
-        pooled=torch.cat(pooled),
-        distance=torch.cat(near),
-        normalized_distance=torch.cat(far),
-        maps=kept,
-        plan=plan,
-    )
-    return attention, torch.cat(logits), features.grams()
+    *seen, logits = (torch.cat(part) for part in zip(*parts, strict=True))
+    return Attention(*seen, maps=kept, plan=plan), logits, features.grams()

@@ -1,4 +1,4 @@
-"""Images as a model reads them, with the pixels to show beside; and which images to show."""
+"""A model to look into, and images as it reads them, with the pixels to show beside; and which images to show."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,18 +7,64 @@ import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail.data.decode import ImageError
-from vitrail.data.feed import EvalTransform
 from vitrail.data.source import Source
-from vitrail.data.transforms import scale
-from vitrail.errors import ConfigError, DataError
-from vitrail.inspection.looking import to_model
-from vitrail.models import Model, eval_mode
+from vitrail.data.transforms.finish import scale
+from vitrail.data.transforms.resize import EvalTransform
+from vitrail.errors import ConfigError, DataError, ShapeError
+from vitrail.models import Model, ViT, eval_mode
 from vitrail.runtime.reporter import SILENT, Reporter
 
-AT_ONCE = 32  # images that are searched for mistakes
+AT_ONCE = 16  # images that are looked at
+SEARCHED = 32  # images that are searched for mistakes at once
+
+
+def unwrap(model: nn.Module) -> Model:
+    """Give the model behind torch.compile and data-parallel wrappers."""
+    inside = model
+    while not isinstance(inside, Model):
+        wrapped = getattr(inside, "_orig_mod", None) or getattr(inside, "module", None)
+        if not isinstance(wrapped, nn.Module):
+            raise ConfigError(f"expected a model of Vitrail; got {type(model).__name__}. Take vitrail.load.")
+        inside = wrapped
+    return inside
+
+
+def with_attention(model: nn.Module) -> ViT:
+    """Give the Vision Transformer or hybrid behind a model; refuse what has no attention."""
+    inside = unwrap(model)
+    if not isinstance(inside, ViT):
+        raise ConfigError(f"a {type(inside).__name__} has no attention to show. Take a Vision Transformer or a hybrid.")
+    return inside
+
+
+def to_model(model: Model, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+    """Move images to the model's device and precision; refuse anything that is no batch of images."""
+    check_pictures(images)
+    weight = next(model.parameters())
+    return images.to(weight.device, weight.dtype)
+
+
+def check_pictures(images: Tensor) -> None:
+    """Refuse anything that is no batch of images."""
+    if images.ndim != 4 or not images.is_floating_point():
+        raise ShapeError(
+            f"expected images as floats, B C H W, scaled as the model reads them; got {images.dtype} of shape "
+            f"{tuple(images.shape)}. Take views_of, or add the axis that is missing."
+        )
+    if not len(images):
+        raise ShapeError("there are no images to look at; give one at least.")
+
+
+def check_weights(model: Model) -> None:
+    """Refuse a model whose weights are not all numbers: every picture of it would be empty."""
+    for name, weight in model.named_parameters():
+        if not torch.isfinite(weight).all():
+            raise ConfigError(
+                f"{name!r} holds numbers that are not finite: the model has diverged. Take another checkpoint."
+            )
 
 
 class Views(NamedTuple):
@@ -80,9 +126,9 @@ def surest_mistakes(model: Model, source: Source, numbers: Sequence[int]) -> lis
     """Give the numbers of images with labels whose first answer is wrong, the most confident first."""
     found: list[tuple[float, int]] = []
     labeled = [number for number in numbers if source.labels[number] >= 0]
-    for start in range(0, len(labeled), AT_ONCE):
+    for start in range(0, len(labeled), SEARCHED):
         try:
-            views, kept, _ = views_of(model, source, labeled[start : start + AT_ONCE])
+            views, kept, _ = views_of(model, source, labeled[start : start + SEARCHED])
         except DataError:  # none of these can be decoded; others may
             continue
         with eval_mode(model):

@@ -1,6 +1,6 @@
-"""What every model of Vitrail offers."""
+"""What every model of Vitrail offers, and what it checks of what it is given, before any compute."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import overload
 
@@ -9,8 +9,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitrail.config import Card, ModelConfig
-from vitrail.errors import ConfigError
+from vitrail.config import Card, ModelConfig, Preprocessing
+from vitrail.config.check import pick_layers
+from vitrail.errors import ConfigError, ShapeError
 
 SHORTEST = 1e-6  # length under which a vector has no direction
 
@@ -45,13 +46,10 @@ def build_head(config: ModelConfig) -> Head:
 class Model(nn.Module):
     """A classifier of images whose logits are a linear function of `represent`, or of its direction."""
 
+    config: ModelConfig
     card: Card = Card()  # class names, preprocessing, provenance and metrics, where they are known
     head: Head  # none where the configuration has no classes
-
-    @property
-    def config(self) -> ModelConfig:
-        """What the model is."""
-        raise NotImplementedError
+    layers: int  # blocks, or stages
 
     def preprocess(self, images: object) -> Float[Tensor, "B C H W"]:
         """Make what the model reads of a path, bytes, a PIL image, an array or a uint8 tensor, or of a list of them.
@@ -72,8 +70,14 @@ class Model(nn.Module):
     def feature_map(self, images: Tensor, layers: int = -1) -> Tensor: ...
     @overload
     def feature_map(self, images: Tensor, layers: Sequence[int]) -> list[Tensor]: ...
-    def feature_map(self, images: Tensor, layers: int | Sequence[int] = -1) -> Tensor | list[Tensor]:
-        """Features on their grid, B D rows cols, of one layer or several."""
+    def feature_map(self, images: Float[Tensor, "B C H W"], layers: int | Sequence[int] = -1) -> Tensor | list[Tensor]:
+        """Features on their grid, B D rows cols, after one block or stage or several, as `maps_after` gives them."""
+        wanted = pick_layers(layers, self.layers)
+        maps = self.maps_after(images, wanted)
+        return [maps[layer] for layer in wanted] if isinstance(layers, Iterable) else maps[wanted[0]]
+
+    def maps_after(self, images: Tensor, wanted: list[int]) -> dict[int, Tensor]:
+        """Features on their grid after each of these blocks or stages."""
         raise NotImplementedError
 
     def tokens(self, images: Tensor) -> Tensor:
@@ -98,3 +102,50 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+def check_images(images: Tensor, channels: int, like: Tensor, preprocessing: Preprocessing) -> None:
+    """Refuse anything but float images, B C H W, of this many channels, where and as the weights are."""
+    if not isinstance(images, Tensor):
+        raise ShapeError(
+            f"images must be a tensor, B C H W; got {type(images).__name__}. "
+            "Make one: torch.as_tensor(array).permute(0, 3, 1, 2) for an array B H W C."
+        )
+    if images.layout != torch.strided:
+        raise ShapeError(f"images must be dense; got {images.layout}. Make them so: images.to_dense().")
+    if images.ndim != 4:
+        hint = " Add the batch axis: images[None]." if images.ndim == 3 else ""
+        raise ShapeError(f"images must be a batch, B C H W; got {images.ndim} axes, {_sides(images)}.{hint}")
+    if images.shape[1] != channels:
+        hint = f"Give {channels} channels, or build the model with channels={images.shape[1]}."
+        if images.shape[3] == channels:
+            hint = "Put the channels first: images.permute(0, 3, 1, 2)."
+        raise ShapeError(
+            f"images must have {channels} channels, B C H W; got {images.shape[1]}, {_sides(images)}. {hint}"
+        )
+    if images.shape[2] < 1 or images.shape[3] < 1:
+        raise ShapeError(f"images must have pixels; got {_sides(images)}.")
+    if not images.is_floating_point():
+        raise ShapeError(f"images must be float; got {images.dtype}. {_advice(preprocessing)}")
+    if images.device != like.device:
+        raise ShapeError(
+            f"images must be on the model's device {like.device}; got {images.device}. Move them: images.to(...)."
+        )
+    if images.dtype != like.dtype and not torch.is_autocast_enabled(images.device.type):
+        raise ShapeError(
+            f"images must have the model's precision {like.dtype}; got {images.dtype}. "
+            f"Convert them: images.to({like.dtype}), or run under torch.autocast."
+        )
+
+
+def _advice(preprocessing: Preprocessing) -> str:
+    """Say how pixels become what the model reads."""
+    mean, deviation = (
+        f"{values[0]:g}" if len(values) == 1 else f"({', '.join(f'{value:g}' for value in values)})"
+        for values in (preprocessing.mean, preprocessing.deviation)
+    )
+    return f"Take model.preprocess(image); of bytes, it gives (x / 255 - {mean}) / {deviation}, by channel."
+
+
+def _sides(images: Tensor) -> str:
+    return "x".join(map(str, images.shape))

@@ -1,5 +1,6 @@
-"""The positions that the paper compares with the learned ones (Appendix D.4), and the choice among all kinds."""
+"""The other kinds of positions that Appendix D.4 compares, and the choice of one."""
 
+from collections.abc import Callable
 from typing import assert_never
 
 import torch
@@ -42,19 +43,15 @@ class Learned2D(AddedPositions):
 
 
 class Sinusoidal(AddedPositions):
-    """The fixed code of the original Transformer, by place in the sequence."""
+    """A fixed code of sines and cosines, by place in the sequence or by row and column."""
+
+    def __init__(self, config: ViTConfig, at: AppliedAt, code: Callable[..., Tensor]) -> None:
+        super().__init__(config, at)
+        self.code = code
 
     def vectors(self, table: int, grid: Grid, like: Tensor) -> Float[Tensor, "T D"]:
         """Evaluate the code at the places of the grid."""
-        return sinusoidal_table(self.width, self.leading, self.grid, grid, like.device).to(like.dtype)
-
-
-class Sinusoidal2D(AddedPositions):
-    """The fixed code of the row and of the column."""
-
-    def vectors(self, table: int, grid: Grid, like: Tensor) -> Float[Tensor, "T D"]:
-        """Evaluate the code at the places of the grid."""
-        return sinusoidal_2d_table(self.width, self.leading, self.grid, grid, like.device).to(like.dtype)
+        return self.code(self.width, self.leading, self.grid, grid, like.device).to(like.dtype)
 
 
 class Relative(TokenPositions):
@@ -86,8 +83,8 @@ def build_positions(config: ViTConfig) -> TokenPositions:
         case RelativePositions(at=at):
             return Relative(config, at)
         case SinusoidalPositions(at=at):
-            return Sinusoidal(config, at)
+            return Sinusoidal(config, at, sinusoidal_table)
         case Sinusoidal2DPositions(at=at):
-            return Sinusoidal2D(config, at)
+            return Sinusoidal(config, at, sinusoidal_2d_table)
         case _:
             assert_never(config.positions)

@@ -1,11 +1,11 @@
-"""Positions (eq. 1): learned vectors that are added to the tokens; `position_kinds` has the other kinds."""
+"""Positions (eq. 1): learned vectors that are added to the tokens. `position_kinds` has those of Appendix D.4."""
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from vitrail.config import AppliedAt, Grid, Resampling, ViTConfig
-from vitrail.ops import resample_positions
+from vitrail.ops.positions import resample_positions
 
 
 class TokenPositions(nn.Module):

@@ -1,20 +1,20 @@
 """The Vision Transformer, and the hybrids, which differ in the stem alone (Section 3.1)."""
 
-from collections.abc import Iterable, Sequence
-from typing import assert_never, overload
+from collections.abc import Sequence
+from typing import assert_never
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from vitrail.config import Grid, HybridStem, PatchStem, ViTConfig
+from vitrail.config.check import check_slice, pick_layers
 from vitrail.models.axial import AxialBlock
-from vitrail.models.base import Model, build_head
+from vitrail.models.base import Model, build_head, check_images
 from vitrail.models.encoder import Block, Blocks, Dropout, maybe_checkpoint
-from vitrail.models.inputs import check_images, check_slice, pick_layers
 from vitrail.models.position_kinds import build_positions
 from vitrail.models.resnet import HybridEmbedding
-from vitrail.ops import patchify
+from vitrail.ops.patches import patchify
 
 
 class PatchEmbedding(nn.Module):
@@ -46,7 +46,8 @@ class ViT(Model):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self._config = config
+        self.config: ViTConfig = config  # pyright: ignore[reportIncompatibleVariableOverride]
+        self.layers = config.layers
         self.embedding = build_embedding(config)
         self.class_token = nn.Parameter(torch.empty(config.width)) if config.class_tokens else None
         self.positions = build_positions(config)
@@ -54,14 +55,8 @@ class ViT(Model):
         block = AxialBlock if config.attention == "axial" else Block
         self.blocks = Blocks(block(config, layer) for layer in range(config.layers))
         self.norm = nn.LayerNorm(config.width, eps=config.epsilon) if config.norm == "pre" else nn.Identity()
-        hidden = config.pre_logits
-        self.hidden = nn.Linear(config.width, hidden) if hidden else None
+        self.hidden = nn.Linear(config.width, config.pre_logits) if config.pre_logits else None
         self.head = build_head(config)
-
-    @property
-    def config(self) -> ViTConfig:
-        """What the model is."""
-        return self._config
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
         """Logits: the linear classifier of `represent`."""
@@ -144,13 +139,8 @@ class ViT(Model):
             case _:
                 assert_never(self.config.pooling)
 
-    @overload
-    def feature_map(self, images: Tensor, layers: int = -1) -> Tensor: ...
-    @overload
-    def feature_map(self, images: Tensor, layers: Sequence[int]) -> list[Tensor]: ...
-    def feature_map(self, images: Float[Tensor, "B C H W"], layers: int | Sequence[int] = -1) -> Tensor | list[Tensor]:
-        """Patch tokens as maps, B D rows cols, after one block or several, each through the final norm."""
-        wanted = pick_layers(layers, len(self.blocks))
+    def maps_after(self, images: Float[Tensor, "B C H W"], wanted: list[int]) -> dict[int, Tensor]:
+        """Patch tokens as maps, B D rows cols, after some blocks, each through the final norm."""
         tokens, grid = self.embed(images), self.grid_of(images)
         maps: dict[int, Tensor] = {}
         for layer in range(max(wanted) + 1):
@@ -158,14 +148,11 @@ class ViT(Model):
             if layer in wanted:
                 patches = self.norm(tokens)[:, self.config.class_tokens :]  # B N D
                 maps[layer] = patches.transpose(1, 2).unflatten(2, grid)  # B D rows cols
-        return [maps[layer] for layer in wanted] if isinstance(layers, Iterable) else maps[wanted[0]]
+        return maps
 
     @torch.no_grad()
     def attention_maps(
-        self,
-        images: Float[Tensor, "B C H W"],
-        layers: int | Sequence[int] | None = None,
-        queries: slice = slice(None),
+        self, images: Float[Tensor, "B C H W"], layers: int | Sequence[int] | None = None, queries: slice = slice(None)
     ) -> list[Float[Tensor, "B h Q T"]]:
         """Attention weights of all layers or some (eq. 6), of all queries or some; holds no more than it returns."""
         check_slice(queries)

@@ -10,10 +10,7 @@ from vitrail.ops.constants import constant
 
 
 def resample_positions(
-    table: Float[Tensor, "T D"],
-    old: tuple[int, int],
-    new: tuple[int, int],
-    how: Resampling = "bilinear-corners",
+    table: Float[Tensor, "T D"], old: tuple[int, int], new: tuple[int, int], how: Resampling = "bilinear-corners"
 ) -> Float[Tensor, "T2 D"]:
     """Resample a table from one grid (rows, cols) to another, as the authors do or another library."""
     leading = table.shape[0] - old[0] * old[1]

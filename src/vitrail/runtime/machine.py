@@ -1,6 +1,170 @@
-"""What the machine suggests where nothing is said."""
+"""What there is to run on: the processes that train together, their devices, cores and memory."""
 
+import ctypes
 import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar, assert_never
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from vitrail.config import ModelConfig, ViTConfig
+from vitrail.config.objective import Labels, MaskedAutoencoder, MaskedPatches, NextPixels, Objective, count_of
+from vitrail.config.recipe import Adam, Training
+from vitrail.errors import ConfigError
+from vitrail.models import find_device
+from vitrail.models.objectives import decoder_config, outputs_of
+from vitrail.ops.cost.counts import FULL, MOMENTS, Step, parameters, peak_memory
+
+Result = TypeVar("Result")
+SHARE = 0.8  # of the memory that is free
+MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+TRIM, MAP = -1, -3  # glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD
+LARGEST = 1 << 30
+PATIENCE = timedelta(hours=2)  # of a rank that waits for another, which may be reading the data's hashes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """This process among all: its rank, how many there are, its device."""
+
+    device: torch.device
+    rank: int = 0
+    world_size: int = 1
+    hosts: Any = None  # the group that exchanges what the CPU holds, where the default one is of GPUs
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes and speaks for all."""
+        return self.rank == 0
+
+    def all_gather_numbers(self, *numbers: float) -> list[list[float]]:
+        """Give everybody the numbers of each rank; no GPU is waited for."""
+        if self.world_size == 1:
+            return [list(numbers)]
+        own = torch.tensor(numbers, dtype=torch.float64)
+        found = [torch.empty_like(own) for _ in range(self.world_size)]
+        dist.all_gather(found, own, group=self.hosts)
+        return [part.tolist() for part in found]
+
+    def all_reduce_sum(self, tensor: Tensor) -> Tensor:
+        """Add a tensor up over all ranks; the given one stays."""
+        if self.world_size > 1:
+            tensor = tensor.clone()
+            dist.all_reduce(tensor)
+        return tensor
+
+    def all_gather(self, thing: Any) -> list[Any]:  # noqa: ANN401
+        """Give everybody what each has, in the order of the ranks."""
+        if self.world_size == 1:
+            return [thing]
+        found: list[Any] = [None] * self.world_size
+        dist.all_gather_object(found, thing, group=self.hosts)
+        return found
+
+    def broadcast(self, thing: Any) -> Any:  # noqa: ANN401
+        """Give everybody what the main process has."""
+        if self.world_size == 1:
+            return thing
+        box = [thing]
+        dist.broadcast_object_list(box, src=0, group=self.hosts)
+        return box[0]
+
+    def on_main(self, do: Callable[[], Result]) -> Result:
+        """Let the main process alone do something, and give all what it returns; where it fails, all fail."""
+        found: Any = None
+        error: Exception | None = None
+        if self.is_main:
+            try:
+                found = do()
+            except Exception as raised:
+                error = raised
+        found, reason = self.broadcast((found, None if error is None else str(error)))
+        if error is not None:
+            raise error
+        if reason is not None:
+            raise ConfigError(f"the main process failed: {reason}")
+        return found
+
+
+@contextmanager
+def joined(device: str | torch.device | None) -> Iterator[Group]:
+    """Join the processes of torchrun where it started this one; leave at the end."""
+    place = choose_device(device)
+    together = "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    if together and place.type == "cuda":
+        place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+    if place.type == "cuda" and place.index is not None:
+        torch.cuda.set_device(place)  # streams and events are of the current one
+    if not together:
+        yield Group(device=place)
+        return
+    begun = not dist.is_initialized()
+    if begun:
+        dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=PATIENCE)
+    try:
+        hosts = dist.new_group(backend="gloo", timeout=PATIENCE) if place.type == "cuda" else None
+        yield Group(device=place, rank=dist.get_rank(), world_size=dist.get_world_size(), hosts=hosts)
+    finally:
+        if begun:
+            dist.destroy_process_group()
+
+
+def is_main_process() -> bool:
+    """Tell whether this process writes and speaks for all, also before they join."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def choose_device(device: str | torch.device | None) -> torch.device:
+    """Read a device; by default the GPU where there is one."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return find_device(device)
+
+
+def shard(model: nn.Module, parts: Sequence[nn.Module]) -> None:
+    """Share the weights of a model out over the ranks, part by part (FSDP2)."""
+    from torch.distributed.fsdp import fully_shard
+
+    for part in parts:
+        fully_shard(part)
+    fully_shard(model, reshard_after_forward=True)  # else an evaluation, which has no backward pass, leaves it whole
+
+
+def gather_over_ranks(tensor: Tensor) -> Tensor:
+    """Give every rank's tensor, one below the other; a collective."""
+    if not dist.is_initialized():
+        return tensor[None]
+    found = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, tensor)
+    return torch.stack(found)
+
+
+def take_own_rank(tensors: Tensor) -> Tensor:
+    """Give this rank's of tensors that add up; where they are those of another number of ranks, the first has all."""
+    rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    if len(tensors) == ranks:
+        return tensors[rank]
+    return tensors.sum(dim=0) * float(rank == 0)
+
+
+def gathered(tensor: Tensor) -> Tensor:
+    """Give all of a tensor that may be shared out; a collective."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def distribute_like(whole: Tensor, like: Tensor) -> Tensor:
+    """Share a tensor out as another one is, on its device."""
+    whole = whole.to(device=like.device, dtype=like.dtype)
+    if isinstance(like, DTensor):
+        return distribute_tensor(whole, like.device_mesh, like.placements)
+    return whole
 
 
 def usual_workers(*, gpu: bool) -> int:
@@ -10,8 +174,85 @@ def usual_workers(*, gpu: bool) -> int:
     return min(max(cores - 1, 1), 16) if gpu else 0
 
 
-def has_gpu(device: str | None) -> bool:
-    """Tell whether a GPU is meant: the one that is named, or any that is there."""
-    import torch
+def fit_micro_batch(config: ModelConfig, training: Training, share: int, device: torch.device, precision: str) -> int:
+    """Give the most images of a rank's share of the batch that fit, in equal parts."""
+    if training.micro_batch is not None:
+        return min(training.micro_batch, share)
+    sharing = 1 if device.type == "cuda" else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # processes of this machine
+    room = SHARE * free_memory(device) / sharing
+    if training.ema is not None:
+        room -= FULL * sum(parameters(network).total for network in networks(config, training.objective))
+    parts = 1
+    while parts < share and _needed(config, training, -(-share // parts), device, precision) > room:
+        parts += 1
+    return -(-share // parts)
 
-    return torch.cuda.is_available() if device is None else device.startswith("cuda")
+
+def _needed(config: ModelConfig, training: Training, batch: int, device: torch.device, precision: str) -> int:
+    step = Step(
+        kind="train",
+        batch=batch,
+        precision="bfloat16" if precision == "bfloat16" else "float32",
+        optimizer="adam" if isinstance(training.optimizer, Adam) else "sgd",
+        device="cuda" if device.type == "cuda" else "cpu",
+    )
+    whole = sum(peak_memory(network, step).total for network in networks(config, training.objective))
+    return whole + prediction_bytes(config, training.objective, step)
+
+
+def networks(config: ModelConfig, objective: Objective) -> tuple[ModelConfig, ...]:
+    """Give what a step runs: the model; or, of a masked autoencoder, that of the visible patches and the decoder."""
+    if not isinstance(objective, MaskedAutoencoder):
+        return (config,)
+    assert isinstance(config, ViTConfig)
+    rows, cols = config.grid
+    seen, side = rows * cols - count_of(objective.masked, rows * cols), config.stem.stride
+    return replace(config, image_size=(side, seen * side)), decoder_config(config, objective)  # as if in a row
+
+
+def prediction_bytes(config: ModelConfig, objective: Objective, step: Step) -> int:
+    """Count what predicts patches of images, and what it predicts: the numbers, their loss, and gradients of both."""
+    if isinstance(objective, Labels):
+        return 0
+    assert isinstance(config, ViTConfig)
+    patches, width = config.grid[0] * config.grid[1], config.width
+    match objective:
+        case MaskedPatches():
+            asked, each = count_of(objective.corrupted, patches), outputs_of(config, objective)
+        case MaskedAutoencoder():
+            asked, each = count_of(objective.masked, patches), config.stem.stride**2 * config.channels
+            width = decoder_config(config, objective).width
+        case NextPixels():
+            asked, each = patches, objective.colors
+        case _:
+            assert_never(objective)
+    held = each * (step.item + 3 * FULL) + width * FULL
+    return step.batch * asked * held + (width + 1) * each * FULL * (2 + MOMENTS[step.optimizer])
+
+
+def free_memory(device: torch.device) -> int:
+    """Give the bytes that a run may take: of the GPU, or of this machine or what holds this process."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    free = [os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")] if hasattr(os, "sysconf") else [8 << 30]
+    if MEMINFO.is_file():
+        said = dict(line.split(":") for line in MEMINFO.read_text().splitlines())
+        free = [int(said["MemAvailable"].split()[0]) * 1024]
+    limit, used, parts = (CGROUP / f"memory.{name}" for name in ("max", "current", "stat"))
+    if limit.is_file() and used.is_file() and limit.read_text().strip().isdigit():
+        held = dict(line.split() for line in parts.read_text().splitlines()) if parts.is_file() else {}
+        cached = int(held.get("inactive_file", 0))  # of files that were read, such as images; given back when needed
+        free.append(int(limit.read_text()) - int(used.read_text()) + cached)
+    return max(min(free), 1 << 28)
+
+
+def keep_memory() -> bool:
+    """Ask glibc not to give freed memory back to the system after every step; tells whether there was one to ask.
+
+    Activations are as large in every step: to get their pages anew takes a tenth of a small model's time.
+    """
+    try:
+        library = ctypes.CDLL(None)
+        return bool(library.mallopt(TRIM, LARGEST)) and bool(library.mallopt(MAP, LARGEST))
+    except (OSError, AttributeError, TypeError):  # another library, another system
+        return False

@@ -2,9 +2,12 @@
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+from rich.cells import cell_len as cell_len
+from rich.cells import set_cell_size
 
 PAUSE = 2.0  # seconds between plain lines of a run that goes fast
 LIVE = 0.2  # seconds between two drawings of a live line
@@ -12,6 +15,9 @@ LIVE = 0.2  # seconds between two drawings of a live line
 
 class Reporter:
     """Takes what a function has to say while it works; this one is silent."""
+
+    def __repr__(self) -> str:
+        return "SILENT" if type(self) is Reporter else type(self).__name__
 
     def note(self, text: str) -> None:
         """Say something that stays."""
@@ -61,16 +67,72 @@ def harmless(text: str) -> str:
     return "".join(sign if sign.isprintable() or sign == "\n" else repr(sign)[1:-1] for sign in text)
 
 
+def one_line(text: str) -> str:
+    """Give a harmless text without line breaks."""
+    return harmless(text.replace("\n", "\\n"))
+
+
+def fit(text: str, width: int) -> str:
+    """Give a text as one line of so many columns of a terminal: filled up, or without its middle."""
+    text, half = one_line(text), (width - 3) // 2
+    if cell_len(text) > width:
+        text = f"{set_cell_size(text, half)}...{set_cell_size(text[::-1], half)[::-1]}"
+    return set_cell_size(text, width)
+
+
+def text_table(
+    title: str, heads: Sequence[str], rows: Sequence[Sequence[object]], most: int | None = None
+) -> list[str]:
+    """Give a table as lines, with a rule under its heads; columns of numbers end at the right.
+
+    Long cells lose their middle where `most` says how many columns of a terminal the table may take.
+    """
+    columns = [[one_line(_in_words(value)) for value in column] for column in zip(heads, *rows, strict=True)]
+    widths = [max(map(cell_len, column)) for column in columns]
+    while most is not None and sum(widths) + 2 * (len(widths) - 1) > most:
+        widths[widths.index(max(widths))] -= 1
+    shown = []
+    for column, width in zip(columns, widths, strict=True):
+        cells = [fit(text, width) for text in column]
+        numbers = all(not text or text[0].isdigit() for text in column[1:])
+        shown.append([text.rstrip().rjust(len(text)) for text in cells] if numbers else cells)
+    lines = ["  ".join(cells).rstrip() for cells in zip(*shown, strict=True)]
+    return [*([title] if title else []), lines[0], "─" * (sum(widths) + 2 * (len(widths) - 1)), *lines[1:]]
+
+
+def _in_words(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else "" if value is None else str(value)
+
+
 def _in_notebook() -> bool:
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return type(shell).__name__ == "ZMQInteractiveShell"
 
 
-class _Bar(Reporter):
+class _Shown(Reporter):
+    """Shows how far a run is, and its evaluations as lines that stay."""
+
+    steps = 0
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        match record["kind"]:
+            case "begin":
+                self.steps = record["steps"]
+            case "train":
+                self.step(record["step"], describe(record))
+            case "evaluation" | "probe":
+                self.note(describe(record))
+
+    def step(self, step: int, words: str) -> None:
+        """Show the last step with its numbers."""
+        raise NotImplementedError
+
+
+class _Bar(_Shown):
     """A bar that fills up, with the last numbers beside it, and lines above it for what should stay."""
 
     def __init__(self, bar: Any) -> None:  # noqa: ANN401
-        self.bar, self.tasks, self.steps = bar, dict[str, Any](), 0
+        self.bar, self.tasks = bar, dict[str, Any]()
 
     def note(self, text: str) -> None:
         self.bar.console.print(harmless(text), markup=False)
@@ -79,14 +141,12 @@ class _Bar(Reporter):
         self._move(what, done, total, what)
 
     def record(self, record: Mapping[str, Any]) -> None:
-        match record["kind"]:
-            case "begin":
-                self.steps = record["steps"]
-                self._move("steps", record["step"], self.steps, "")
-            case "train":
-                self._move("steps", record["step"], self.steps, describe(record))
-            case "evaluation" | "probe":
-                self.note(describe(record))
+        super().record(record)
+        if record["kind"] == "begin":
+            self.step(record["step"], "")
+
+    def step(self, step: int, words: str) -> None:
+        self._move("steps", step, self.steps, words)
 
     def _move(self, name: str, done: int, total: int | None, words: str) -> None:
         if name not in self.tasks:
@@ -96,11 +156,11 @@ class _Bar(Reporter):
             self.bar.remove_task(self.tasks.pop(name))
 
 
-class _Lines(Reporter):
+class _Lines(_Shown):
     """A line for what happens, not more often than one reads."""
 
     def __init__(self) -> None:
-        self.last, self.steps, self.doing = 0.0, 0, ""
+        self.last, self.doing = 0.0, ""
 
     def note(self, text: str) -> None:
         print(harmless(text), file=sys.stderr, flush=True)  # noqa: T201
@@ -113,22 +173,17 @@ class _Lines(Reporter):
             self.last = time.monotonic()
             self.note(f"{what}: {done:,} of {total:,}")
 
-    def record(self, record: Mapping[str, Any]) -> None:
-        match record["kind"]:
-            case "begin":
-                self.steps = record["steps"]
-            case "train" if time.monotonic() - self.last > PAUSE or record["step"] == self.steps:
-                self.last = time.monotonic()
-                self.note(f"step {record['step']:,}/{self.steps:,}  {describe(record)}")
-            case "evaluation" | "probe":
-                self.note(describe(record))
+    def step(self, step: int, words: str) -> None:
+        if time.monotonic() - self.last > PAUSE or step == self.steps:
+            self.last = time.monotonic()
+            self.note(f"step {step:,}/{self.steps:,}  {words}")
 
 
-class _LiveLine(Reporter):
+class _LiveLine(_Shown):
     """One line that is drawn again and again, and lines above it for what should stay."""
 
     def __init__(self) -> None:
-        self.last, self.length, self.steps = 0.0, 0, 0
+        self.last, self.length = 0.0, 0
 
     def note(self, text: str) -> None:
         self._draw(harmless(text) + "\n")
@@ -137,15 +192,8 @@ class _LiveLine(Reporter):
     def progress(self, what: str, done: int = 0, total: int | None = None) -> None:
         self._live(f"{what}: {done:,} of {total:,}" if total else f"{what} ...", last=done == total)
 
-    def record(self, record: Mapping[str, Any]) -> None:
-        match record["kind"]:
-            case "begin":
-                self.steps = record["steps"]
-            case "train":
-                words = f"step {record['step']:,}/{self.steps:,}  {describe(record)}"
-                self._live(words, last=record["step"] == self.steps)
-            case "evaluation" | "probe":
-                self.note(describe(record))
+    def step(self, step: int, words: str) -> None:
+        self._live(f"step {step:,}/{self.steps:,}  {words}", last=step == self.steps)
 
     def end(self) -> None:
         """Leave the live line as it is, and go to the next one."""
@@ -167,31 +215,20 @@ def describe(record: Mapping[str, Any]) -> str:
     """Say a record of a run's log in a line."""
     match record["kind"]:
         case "train":
-            return _training(record)
+            clock, rate = record["time"], record["learning_rate"]
+            accuracy = f" acc {record['accuracy']:.1%}" if "accuracy" in record else ""
+            memory = "" if clock["memory"] is None else f" {clock['memory'] / 2**30:.1f}G"
+            gone = f" {record['left_out']:,} left out" if record["left_out"] else ""
+            speed = f"{clock['images_per_second']:,.0f}/s"
+            return f"loss {record['loss']:.3f}{accuracy} lr {rate:.1e} {speed}{memory}{gone}"
         case "evaluation":
-            return _evaluation(record)
+            name, digits, of = ("accuracy", ".2%", "of") if "accuracy" in record else ("loss", ".4f", "on")
+            best = "best" if record["best_step"] == record["step"] else f"best {record['best']:{digits}}"
+            measured = f"{name} {record[name]:{digits}} {of} {record['images']:,.0f} val images"
+            return f"step {record['step']:,}: {measured} ({best})"
         case "probe":
             few, every = record["fewshot_10"], record["linear"]
             words = f"step {record['step']:,}: features {few:.2%} from 10 images a class, {every:.2%} from all"
             return f"{words}, of {record['images']:,.0f} probe images"
         case _:
             return ""
-
-
-def _training(record: Mapping[str, Any]) -> str:
-    clock = record["time"]
-    accuracy = f" acc {record['accuracy']:.1%}" if "accuracy" in record else ""
-    rate = record["learning_rate"]
-    words = f"loss {record['loss']:.3f}{accuracy} lr {rate:.1e} {clock['images_per_second']:,.0f}/s"
-    if clock["memory"] is not None:
-        words += f" {clock['memory'] / 2**30:.1f}G"
-    return words + (f" {record['left_out']:,} left out" if record["left_out"] else "")
-
-
-def _evaluation(record: Mapping[str, Any]) -> str:
-    best = record["best_step"] == record["step"]
-    if "accuracy" not in record:
-        words = f"step {record['step']:,}: loss {record['loss']:.4f} on {record['images']:,.0f} val images"
-        return words + (" (best)" if best else f" (best {record['best']:.4f})")
-    words = f"step {record['step']:,}: accuracy {record['accuracy']:.2%} of {record['images']:,.0f} val images"
-    return words + (" (best)" if best else f" (best {record['best']:.2%})")

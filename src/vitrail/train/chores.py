@@ -1,69 +1,79 @@
-"""What is done beside the training: log, evaluate, probe, save; each every so many steps."""
+"""What is done beside the training, every so many steps: log, evaluate, probe, save; and how a model is measured."""
 
 import math
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from vitrail.config import Card
+from vitrail.data.source import Batch, Source
 from vitrail.errors import DataError
-from vitrail.runtime.group import Group
+from vitrail.models import Model, eval_mode
+from vitrail.ops.losses import loss_of
+from vitrail.ops.metrics import ranks_of, within
+from vitrail.runtime.inference import InferenceOptions, feed_of
 from vitrail.runtime.reporter import Reporter
-from vitrail.train.checkpoints import Checkpoints, Journal
-from vitrail.train.optimizer import DivergedError, Guard
-from vitrail.train.state import Best, State
+from vitrail.train.folder import Checkpoints, Journal, numeric_environment
+from vitrail.train.loop import Chore, Plan, pad_batch
+from vitrail.train.state import Best, DivergedError, State
 
+Count = Callable[[Batch, int], Tensor]  # from a padded batch and its number of real images to sums
 Evaluate = Callable[[], Mapping[str, float]]  # on every rank; the same numbers on all
 
 
 @dataclass
-class Log:
+class _Noting(Chore):
+    """A chore that leaves a record in the log."""
+
+    plan: Plan
+    journal: Journal
+    report: Reporter
+
+    def note(self, record: Mapping[str, Any]) -> None:
+        """Write a record and tell it."""
+        if self.plan.group.is_main:
+            self.journal.write(record)
+        self.report.record(record)
+
+
+@dataclass
+class Log(_Noting):
     """Loss, accuracy, learning rate and speed since the last line."""
 
-    every: int
-    journal: Journal
-    group: Group
-    report: Reporter
-    guard: Guard
-    counts: bool = True  # whether answers are correct or not
     clock: float = 0.0
     before: float = 0.0
 
     def begin(self, state: State) -> None:
         """Start the clock; what an earlier run counted is not of its time."""
         self.clock = time.perf_counter()
-        self.before = self.group.all_reduce_sum(state.tally).tolist()[2]
+        self.before = self.plan.group.all_reduce_sum(state.tally).tolist()[2]
 
-    def __call__(self, state: State, *, ends: bool, interrupted: bool) -> None:
-        """Write a line where it is due."""
-        if state.step % self.every and not ends:
-            return
-        self.guard.read_verdict()
-        loss, correct, images = self.group.all_reduce_sum(state.tally).tolist()
+    def do(self, state: State) -> None:
+        """Write a line."""
+        self.plan.guard.read_verdict()
+        loss, correct, images = self.plan.group.all_reduce_sum(state.tally).tolist()
         state.tally.zero_()
-        seconds = max(time.perf_counter() - self.clock, 1e-9)
-        self.clock = time.perf_counter()
-        record: dict[str, Any] = {"kind": "train", "step": state.step, "epoch": state.epoch}
+        now = time.perf_counter()
+        seconds, self.clock = max(now - self.clock, 1e-9), now
         count = max(images, 1)
-        record["loss"] = loss / count
-        if self.counts:
+        record: dict[str, Any] = {"kind": "train", "step": state.step, "epoch": state.epoch, "loss": loss / count}
+        if self.plan.objective.counts:
             record["accuracy"] = correct / count
         record |= {"learning_rate": state.rate, "grad_norm": float(state.norm)}
         record |= {"images": int(images), "left_out": len(state.bad)}
         record["time"] = {
             "images_per_second": (images - self.before) / seconds,
-            "memory": peak_memory(self.group.device),
+            "memory": peak_memory(self.plan.group.device),
             "clock": time.time(),
         }
         self.before = 0.0
-        if self.group.is_main:
-            self.journal.write(record)
-        self.report.record(record)
+        self.note(record)
 
 
 def check_finite(metrics: Mapping[str, float], step: int) -> None:
@@ -88,20 +98,15 @@ def peak_memory(device: torch.device) -> int | None:
 
 
 @dataclass
-class _Measuring:
-    """Measures the weights that count every so many steps: their average, where there is one."""
+class _Measuring(_Noting):
+    """Measures the weights that count: their average, where there is one."""
 
-    every: int
-    evaluate: Evaluate
-    journal: Journal
-    group: Group
-    report: Reporter
     log: Log
-    guard: Guard
+    evaluate: Evaluate
 
     def measured(self, state: State) -> tuple[dict[str, float], dict[str, float]]:
         """Give the numbers, and the time that they took, which is not the training's."""
-        self.guard.read_verdict()
+        self.plan.guard.read_verdict()
         start = time.perf_counter()
         try:
             with state.to_evaluate():
@@ -111,20 +116,12 @@ class _Measuring:
             self.log.clock += seconds
         return metrics, {"seconds": seconds, "clock": time.time()}
 
-    def note(self, record: Mapping[str, Any]) -> None:
-        """Write a record and tell it."""
-        if self.group.is_main:
-            self.journal.write(record)
-        self.report.record(record)
-
 
 class Evaluation(_Measuring):
     """Accuracy on images that are not trained on; the best is remembered."""
 
-    def __call__(self, state: State, *, ends: bool, interrupted: bool) -> None:
-        """Evaluate where it is due."""
-        if state.step % self.every and not ends:
-            return
+    def do(self, state: State) -> None:
+        """Evaluate."""
         metrics, took = self.measured(state)
         check_finite(metrics, state.step)
         value = metrics["accuracy"] if "accuracy" in metrics else -metrics["loss"]  # the larger the better
@@ -140,10 +137,8 @@ class Evaluation(_Measuring):
 class Probing(_Measuring):
     """What frozen features are worth on labelled images; nothing of the run depends on it."""
 
-    def __call__(self, state: State, *, ends: bool, interrupted: bool) -> None:
-        """Probe where it is due; images that cannot be probed with are no reason to lose the run."""
-        if state.step % self.every and not ends:
-            return
+    def do(self, state: State) -> None:
+        """Probe; images that cannot be probed with are no reason to lose the run."""
         try:
             metrics, took = self.measured(state)
         except DataError as error:
@@ -153,29 +148,87 @@ class Probing(_Measuring):
 
 
 @dataclass
-class Save:
+class Save(_Noting):
     """A checkpoint every so many steps, of the best, at the end and when the run is interrupted."""
 
-    every: int
     checkpoints: Checkpoints
-    journal: Journal
-    group: Group
-    card: Callable[[State], Card]
-    report: Reporter
-    guard: Guard
-    extra: Callable[[], Mapping[str, Any]]
 
     def __call__(self, state: State, *, ends: bool, interrupted: bool) -> None:
         """Save where it is due."""
         best = state.best is not None and state.best.step == state.step
-        if state.step % self.every and not (ends or interrupted or best):
-            return
-        self.guard.read_verdict()
-        weights, own, others = state.tensors(keeps=self.group.is_main)
-        path: Path | None = None
-        with self.group.main_process_only() as leads:
-            if leads:
-                self.journal.fsync()
-                extra = {**self.extra(), "journal": self.journal.size}
-                path = self.checkpoints.write(state, weights, own, others, self.card(state), extra)
-        self.report.record({"kind": "save", "step": state.step, "path": None if path is None else str(path)})
+        super().__call__(state, ends=ends or interrupted or best, interrupted=interrupted)
+
+    def do(self, state: State) -> None:
+        """Save; the log is on the disk first, as a checkpoint counts on it."""
+        self.plan.guard.read_verdict()
+        tensors = state.tensors(keeps=self.plan.group.is_main)
+
+        def write() -> Path:
+            self.journal.fsync()
+            extra = {**numeric_environment(self.plan), "journal": self.journal.size}
+            return self.checkpoints.write(state, tensors, extra)
+
+        path = self.plan.group.on_main(write)
+        self.report.record({"kind": "save", "step": state.step, "path": str(path)})
+
+
+def measure_accuracy(
+    model: Model,
+    source: Source,
+    options: InferenceOptions,
+    forward: Callable[[Tensor], Tensor] | None = None,
+    autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> Mapping[str, float]:
+    """Classify every image with the model's own preprocessing; give accuracy, top-5 accuracy and mean loss."""
+    run = model if forward is None else forward
+
+    def count(part: Batch, real: int) -> Tensor:
+        assert part.targets is not None
+        with autocast():
+            logits = run(part.images)[:real]
+        return count_correct(logits.float(), part.labels[:real], part.targets[:real])
+
+    pad = 1 if forward is None else options.batch_size  # a compiled model is made for one size
+    loss, correct, top5, images, left_out = add_up(count, model, source, options, pad)
+    seen = max(images, 1)
+    found = {"accuracy": correct / seen, "loss": loss / seen, "images": images, "left_out": left_out}
+    return found | ({"top5": top5 / seen} if (model.config.classes or 0) > 5 else {})
+
+
+def measure_objective(plan: Plan, state: State, source: Source, options: InferenceOptions) -> Mapping[str, float]:
+    """Ask of every image once, always the same; give the mean loss, and the share that was answered right."""
+
+    def count(part: Batch, real: int) -> Tensor:
+        inputs = plan.objective.inputs(part)
+        with plan.autocast():
+            outputs = plan.forward(*inputs)
+        losses, right = plan.objective.compute_loss(outputs, part, inputs)
+        summed = [some[:real].sum(dtype=torch.float64) for some in (losses, right)]
+        return torch.stack([*summed, torch.zeros_like(summed[0]), torch.full_like(summed[0], real)])
+
+    options = replace(options, batch_size=plan.micro_batch)
+    pad = plan.micro_batch if plan.pad_to_micro_batch else 1
+    loss, right, _, images, left_out = add_up(count, state.model, source, options, pad)
+    seen = max(images, 1)
+    correct = {"right": right / seen} if plan.objective.counts else {}
+    return {"loss": loss / seen, **correct, "images": images, "left_out": left_out}
+
+
+def add_up(count: Count, model: Model, source: Source, options: InferenceOptions, pad: int) -> list[float]:
+    """Add up four numbers of every batch, padded to `pad` images, over all ranks; and count the undecodable images."""
+    group = options.group
+    sums = torch.zeros(5, dtype=torch.float64, device=group.device)
+    with eval_mode(model):  # which is not inference mode, in which no sharded weight can be gathered
+        for part in feed_of(model, source, options).epoch(0):
+            sums[4] += len(part.skipped)
+            if len(part.labels) or group.world_size > 1:  # a rank without images runs too: the others may wait for it
+                sums[:4] += count(pad_batch(part, pad), len(part.labels))
+    return group.all_reduce_sum(sums).tolist()
+
+
+def count_correct(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
+    """Sum the loss, and count the images that are correct, correct in the top 5, and labeled; ties: the first class."""
+    ranks = ranks_of(logits, labels)
+    loss = loss_of(logits, targets, "softmax").sum(dtype=torch.float64)
+    counts = [some.sum().double() for some in (within(ranks, 1), within(ranks, 5), labels >= 0)]
+    return torch.stack([loss, *counts])

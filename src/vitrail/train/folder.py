@@ -1,27 +1,47 @@
-"""The folder of a run: what was asked, who trains in it, and how it ended."""
+"""The folder of a run: what was asked, who trains in it, its checkpoints and its log, and how it ended."""
 
 import json
+import math
+import os
 import re
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from vitrail.checkpoint.run_folder import BEGUN, RUN_FILES, checkpoints_of, read_document, write_documents
+from vitrail.checkpoint.archives.base import read_safetensors, write_safetensors
+from vitrail.checkpoint.run_folder import (
+    BEGUN,
+    RUN_FILES,
+    SAVED,
+    WEIGHTS,
+    Predictor,
+    checkpoints_of,
+    read_document,
+    read_predictor,
+    write_documents,
+    write_run,
+)
 from vitrail.config import ViTConfig
-from vitrail.config.codec import complete, encode
-from vitrail.config.fields import meant
+from vitrail.config.fields import complete, encode, meant
+from vitrail.config.objective import Objective
 from vitrail.data.source import Source, Subset
 from vitrail.data.sources.remote import RemoteShards
 from vitrail.data.splits import content_hashes
 from vitrail.errors import CheckpointError, ConfigError
-from vitrail.files import fingerprint_of, writing
+from vitrail.files import fingerprint_of, new_folder, verify_sums, write_sums, writing
+from vitrail.files.atomic import sync
 from vitrail.runtime.reporter import Reporter
-from vitrail.train.parts import CUT
-from vitrail.train.task import Task
+from vitrail.train.loop import Plan
+from vitrail.train.state import State
+from vitrail.train.task import CUT, Task
 
 DONE, RESOLVED, LEFT_OUT, LOCK = "summary.json", "resolved.json", "left_out.json", ".lock"
 # What may change when a run is resumed: nothing of it changes the result.
@@ -31,6 +51,8 @@ LOOKED_AT = 4096  # images of a split whose contents are compared: all of a smal
 STEMS = "|".join(Path(name).stem for name in (*RUN_FILES, BEGUN, DONE, CUT, RESOLVED, LEFT_OUT))
 HALF = re.compile(rf"\.({STEMS})\.[0-9a-f]{{12}}(\.\w+)?")
 PATIENCE = 10.0  # seconds until a run that was killed is gone
+STATE, TENSORS, LOG = "state.json", "training.safetensors", "log.jsonl"
+HIDDEN = re.compile(r"\.step-\d{9,}\.[0-9a-f]+")
 
 
 def begin(task: Task) -> None:
@@ -68,15 +90,13 @@ def differences(begun: Mapping[str, Any], asked: Mapping[str, Any], where: str =
     found: list[str] = []
     for name in {**begun, **asked}:
         path, old, new = f"{where}{name}", begun.get(name), asked.get(name)
-        if where in ("fingerprints.", "contents.") and old != new:
-            found.append(f"the images of {name} have changed")
-            continue
-        if path == "weights" and old != new:
-            found.append(f"the weights of {asked['model']} have changed")
-            continue
         if path == "command" or path.removeprefix("training.") in FREE or old == new:
             continue
-        if isinstance(old, dict) and isinstance(new, dict):
+        if where in ("fingerprints.", "contents."):
+            found.append(f"the images of {name} have changed")
+        elif path == "weights":
+            found.append(f"the weights of {asked['model']} have changed")
+        elif isinstance(old, dict) and isinstance(new, dict):
             found += differences(old, new, f"{path}.")
         else:
             found.append(f"{path} was {old!r}, is {new!r}")
@@ -104,16 +124,14 @@ def run_lock(out: Path, report: Reporter) -> Iterator[None]:
     with ExitStack() as stack:
         with writing(out):
             file = stack.enter_context((out / LOCK).open("a"))
-            patience, waited = time.monotonic() + PATIENCE, False
-            while not lock(file):
-                if not waited:
-                    report.note(f"another process trains in {out}: waiting for it to end")
-                waited = True
-                if time.monotonic() > patience:
-                    raise CheckpointError(
-                        f"another process trains in {out}. Wait for it or end it, or give another folder."
-                    )
+            patience, words = time.monotonic() + PATIENCE, f"another process trains in {out}"
+            if not (free := lock(file)):
+                report.note(f"{words}: waiting for it to end")
+            while not free and time.monotonic() <= patience:
                 time.sleep(0.1)
+                free = lock(file)
+            if not free:
+                raise CheckpointError(f"{words}. Wait for it or end it, or give another folder.")
             for path in out.iterdir():
                 if HALF.fullmatch(path.name):
                     path.unlink(missing_ok=True)
@@ -128,10 +146,8 @@ def lock(file: IO[str]) -> bool:
         return True
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # of this process alone: not of the workers that it forks
-    except (BlockingIOError, PermissionError):
-        return False
-    except OSError:  # a file system without locks
-        return True
+    except OSError as error:  # others than these: a file system without locks
+        return not isinstance(error, BlockingIOError | PermissionError)
     return True
 
 
@@ -144,3 +160,151 @@ def read_done(out: Path) -> dict[str, Any] | None:
         return {"step": said["step"], "steps": said["steps"], "metrics": dict(said["metrics"])}
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{out / DONE} is damaged. Remove it: the same request then finishes anew.") from error
+
+
+class Checkpoints:
+    """The checkpoints of one run folder: the newest few, and the best."""
+
+    def __init__(self, run: Path, *, keep: int, objective: Objective) -> None:
+        self.run, self.folder, self.objective = run, run / SAVED, objective
+        self.keep = max(keep, 2)  # so that there is one before a damaged one
+
+    def write(self, state: State, tensors: tuple[dict[str, Tensor], ...], extra: Mapping[str, Any]) -> Path:
+        """Write a checkpoint of a state's tensors beside the others; those that are not kept go once it is there."""
+        path, (weights, own, others) = self.at(state.step), tensors
+        if path.exists():
+            return path  # a step has one state
+        with writing(path):
+            self.folder.mkdir(exist_ok=True)  # and not its parents: a run that was removed is not begun again here
+        with new_folder(path, overwrite=False) as temporary:
+            write_run(temporary, state.model.config, weights, state.card(), self.predictor(own))
+            write_safetensors(temporary / TENSORS, others, {})
+            (temporary / STATE).write_text(json.dumps({**state.document(), **extra}) + "\n", encoding="utf-8")
+            write_sums(temporary)
+        self.prune(state)
+        return path
+
+    def predictor(self, own: Mapping[str, Tensor]) -> Predictor | None:
+        """Give the objective's own tensors with its word, where it has any."""
+        return Predictor(self.objective, own) if own else None
+
+    def newest(self, report: Reporter) -> Path | None:
+        """Find the newest checkpoint that is whole; those that are damaged are moved aside, and said."""
+        if self.folder.is_dir():
+            for path in self.folder.iterdir():
+                if HIDDEN.fullmatch(path.name):  # what a run left that was killed while it saved
+                    shutil.rmtree(path, ignore_errors=True)
+        paths = checkpoints_of(self.run)
+        for path in reversed(paths):
+            try:
+                check(path)
+            except CheckpointError as error:
+                names = (path.with_name(f"{path.name}.damaged-{number}") for number in count(1))
+                aside = next(name for name in names if not name.exists())
+                with writing(path):
+                    os.rename(path, aside)
+                report.note(f"{path.name} is damaged and now {aside.name}: {error}")
+            else:
+                return path
+        if paths:
+            report.note("no checkpoint is left: beginning anew")
+        return None
+
+    def at(self, step: int) -> Path:
+        """Give the folder of a step's checkpoint."""
+        return self.folder / f"step-{step:09d}"
+
+    def prune(self, state: State) -> None:
+        """Remove all but the newest few and the best."""
+        best = None if state.best is None else self.at(state.best.step)
+        for path in checkpoints_of(self.run)[: -self.keep]:
+            if path != best:
+                hidden = path.with_name(f".{path.name}.0")  # out of sight first, so that half of it is never found
+                with writing(path):
+                    os.rename(path, hidden)
+                shutil.rmtree(hidden, ignore_errors=True)
+
+
+def check(path: Path) -> None:
+    """Refuse a checkpoint that is not as it was written."""
+    verify_sums(path, known=(*RUN_FILES, STATE, TENSORS))
+
+
+def numeric_environment(plan: Plan) -> dict[str, Any]:
+    """Give what changes a result in its last digits."""
+    return {
+        "threads": torch.get_num_threads(),
+        "processes": plan.group.world_size,
+        "images at a time": plan.micro_batch,
+        "device": plan.group.device.type,
+        "compiled": plan.pad_to_micro_batch,
+        "shared out": plan.group.world_size > 1 and plan.config.parallel == "fsdp",
+        "torch": torch.__version__,
+    }
+
+
+def read_into(state: State, path: Path) -> dict[str, Any]:
+    """Make a state what a checkpoint holds."""
+    document = read_document(path / STATE)
+    weights, others = (read_safetensors(path / name)[0] for name in (WEIGHTS, TENSORS))
+    own = read_predictor(path)
+    try:
+        state.restore(document, weights, others if own is None else {**others, **own.tensors})
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} is not of this run: {error!r}. Give another folder.") from None
+    return document
+
+
+class Journal:
+    """Appends lines; a run that goes on from a checkpoint goes on from the lines of that time."""
+
+    def __init__(self, folder: Path, *, tensorboard: bool = False) -> None:
+        self.path = folder / LOG
+        self.tensorboard, self.board = tensorboard, None
+
+    @property
+    def size(self) -> int:
+        """Bytes so far."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def cut(self, size: int, step: int) -> int:
+        """Forget what was written past a checkpoint; give how many bytes are missing before it."""
+        if self.tensorboard:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError as error:
+                raise ConfigError(
+                    "TensorBoard is not installed. pip install 'vitrail[tensorboard]', or leave it out."
+                ) from error
+            self.board = SummaryWriter(str(self.path.parent / "tensorboard"), purge_step=step + 1)
+        missing = max(size - self.size, 0)
+        with writing(self.path):
+            if missing and self.size:
+                held = self.path.read_bytes()
+                size = held.rfind(b"\n") + 1  # half a line would spoil the next
+            if self.size > size:
+                os.truncate(self.path, size)
+        return missing
+
+    def fsync(self) -> None:
+        """Wait until all is on the disk, as a checkpoint is about to count on it."""
+        with writing(self.path):
+            if self.path.exists():
+                sync(self.path)
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append a line; what depends on the clock is under `time`."""
+        numbers = {name: value for name, value in record.items() if isinstance(value, float)}
+        unsaid = {name: None for name, value in numbers.items() if not math.isfinite(value)}  # JSON has no word for it
+        line = json.dumps({**record, **unsaid}, allow_nan=False) + "\n"
+        with writing(self.path), self.path.open("ab") as file:
+            file.write(line.encode())
+        if self.board is not None:
+            for name, value in {**record, **record.get("time", {})}.items():
+                if isinstance(value, int | float) and name != "step":
+                    self.board.add_scalar(f"{record['kind']}/{name}", value, record["step"])
+
+    def close(self) -> None:
+        """Write what TensorBoard holds back."""
+        if self.board is not None:
+            self.board.close()

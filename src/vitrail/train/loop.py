@@ -4,43 +4,44 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, runtime_checkable
+from operator import itemgetter
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.config.recipe import Training
-from vitrail.data.feed import BatchStream
-from vitrail.data.loader import Batch, Skip
+from vitrail.config.recipe import Training, decay_at, rate_at
+from vitrail.data.feed import Loader
+from vitrail.data.source import Batch, Skip
 from vitrail.errors import ConfigError
 from vitrail.models import give_keys
 from vitrail.ops.constants import upload
 from vitrail.ops.random import Purpose, key, mix
-from vitrail.ops.schedules import decay_at, rate_at
-from vitrail.runtime.group import Group
+from vitrail.runtime.machine import Group
 from vitrail.train.objective import BuiltObjective
-from vitrail.train.optimizer import Guard, clip, gradients, set_rate
-from vitrail.train.state import State
+from vitrail.train.state import Guard, State, clip, gradients, set_rate
 
 NAMED = 8  # samples of a step that diverged
 
 
-@runtime_checkable
-class Chore(Protocol):
+@dataclass
+class Chore:
     """What is done beside the training, every so many steps: log, evaluate, save."""
+
+    every: int
+
+    def begin(self, state: State) -> None:
+        """Prepare for the first step."""
 
     def __call__(self, state: State, *, ends: bool, interrupted: bool) -> None:
         """Do it where it is due after a step; `ends` where the run is over, `interrupted` where it goes on later."""
+        if ends or not state.step % self.every:
+            self.do(state)
 
-
-@runtime_checkable
-class Timed(Protocol):
-    """A chore that measures time, from the first step on."""
-
-    def begin(self, state: State) -> None:
-        """Start the clock."""
+    def do(self, state: State) -> None:
+        """Do it."""
+        raise NotImplementedError
 
 
 @dataclass(kw_only=True)
@@ -49,25 +50,24 @@ class Plan:
 
     config: Training
     steps: int
-    feed: BatchStream
+    feed: Loader
     objective: BuiltObjective
     forward: Callable[..., Tensor]  # the objective's module, compiled and wrapped as it may be
     autocast: Callable[[], AbstractContextManager[object]]
     group: Group
     guard: Guard
     micro_batch: int
-    interrupted: Callable[[], bool]  # somebody asks to save and to go on later
-    stopped: Callable[[], bool]  # somebody asks to end here
+    interrupted: Callable[[], bool] = lambda: False  # somebody asks to save and to go on later
+    stopped: Callable[[], bool] = lambda: False  # somebody asks to end here
     no_sync: Callable[[], AbstractContextManager[object]] = nullcontext  # gradients from the other ranks
-    pad_to_micro_batch: bool = False  # parts that are smaller than a micro-batch up
+    pad_to_micro_batch: bool = False  # as a compiled model is made for one size
 
 
 def train(plan: Plan, state: State, chores: Sequence[Chore]) -> bool:
     """Go from the state's step to the end; tells whether it got there or was interrupted."""
     interrupted = False
     for chore in chores:
-        if isinstance(chore, Timed):
-            chore.begin(state)
+        chore.begin(state)
     with closing(plan.feed.stream(start=state.step)) as batches:
         while not (is_over(plan, state) or interrupted):
             interrupted = train_step(plan, state, next(batches))
@@ -108,7 +108,7 @@ def train_step(plan: Plan, state: State, batch: Batch) -> bool:
 
 def name_step(plan: Plan, step: int, samples: Tensor) -> str:
     """Say which step it was, and some of its images."""
-    source = plan.feed.loader.source
+    source = plan.feed.source
     names = ", ".join(f"{sample} ({source.name(sample)})" for sample in samples[:NAMED].tolist())
     return f"step {step}, samples {names}{' and others' if len(samples) > NAMED else ''}"
 
@@ -172,29 +172,22 @@ def attention_draws(plan: Plan, state: State, part: Batch) -> Iterator[None]:
 
 def pad_batch(part: Batch, size: int) -> Batch:
     """Put empty images without labels behind, so that there are so many; they have no loss."""
-    assert part.targets is not None
-    return part._replace(
-        images=pad_rows(part.images, size),
-        labels=pad_rows(part.labels, size),
-        samples=pad_rows(part.samples, size),
-        targets=pad_rows(part.targets, size),
-    )
-
-
-def pad_rows(rows: Tensor, size: int) -> Tensor:
-    """Put rows of zeros behind, so that there are so many at least."""
-    missing = size - len(rows)
-    return torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]) if missing > 0 else rows
+    missing = size - len(part.labels)
+    if missing <= 0:
+        return part
+    return change_rows(part, lambda rows: torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]))
 
 
 def split_micro_batches(batch: Batch, size: int, least: int) -> Iterator[Batch]:
     """Cut a batch into parts; as many on every rank, where the last may be empty."""
     for number in range(max(least, -(-len(batch.labels) // size), 1)):
-        some = slice(number * size, (number + 1) * size)
-        targets = None if batch.targets is None else batch.targets[some]
-        yield batch._replace(
-            images=batch.images[some], labels=batch.labels[some], samples=batch.samples[some], targets=targets
-        )
+        yield change_rows(batch, itemgetter(slice(number * size, (number + 1) * size)))
+
+
+def change_rows(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
+    """Do the same to all that a batch has a row of for each image."""
+    rows = {name: getattr(batch, name) for name in ("images", "labels", "samples", "targets")}
+    return batch._replace(**{name: change(held) for name, held in rows.items() if held is not None})
 
 
 def sample_keys(batch: Batch, seed: int) -> NDArray[np.int64]:
@@ -213,5 +206,5 @@ def is_over(plan: Plan, state: State) -> bool:
 def note_bad(plan: Plan, state: State, batch: Batch) -> None:
     """Tell all ranks of images that could not be decoded, so that the limit counts them all."""
     found = [skip for part in plan.group.all_gather(batch.skipped) for skip in part]
-    plan.feed.loader.note(tuple(found))
-    state.bad = [skip or Skip(sample, "", "") for sample, skip in plan.feed.loader.bad.items()]
+    plan.feed.note(tuple(found))
+    state.bad = [skip or Skip(sample, "", "") for sample, skip in plan.feed.bad.items()]

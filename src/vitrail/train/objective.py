@@ -1,19 +1,42 @@
 """What a model learns from images: an objective says what goes in, what is asked, and how the answer is judged."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, assert_never, runtime_checkable
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from vitrail.config.objective import MaskedAutoencoder, MaskedPatches, NextPixels
+from vitrail.config import objective as objectives
+from vitrail.config.objective import MaskedAutoencoder, MaskedPatches, NextPixels, check_suitable
 from vitrail.config.recipe import Training
-from vitrail.config.suitable import check_suitable
-from vitrail.data.loader import Batch
-from vitrail.errors import ShapeError
+from vitrail.data.source import Batch
+from vitrail.data.transforms.finish import unscale
+from vitrail.errors import ConfigError, ShapeError
 from vitrail.models import Model, ViT
+from vitrail.models.objectives import MaskedAutoencoderModel, MaskedPatchModel, NextPixelModel
+from vitrail.ops.constants import upload
 from vitrail.ops.losses import loss_of, smooth, with_margin
+from vitrail.ops.masking import (
+    COLORS,
+    EACH,
+    SMALL,
+    choose_visible,
+    mean_colors,
+    nearest,
+    plan_corruption,
+    small_colors,
+    take,
+)
+from vitrail.ops.patches import patchify
+from vitrail.ops.random import Purpose, draws
+from vitrail.runtime.machine import gathered
+
+EPSILON = 1e-6  # of a patch's variance
 
 
 class Losses(NamedTuple):
@@ -40,27 +63,15 @@ class Objective(Protocol):
         ...
 
 
-@runtime_checkable
-class BuiltObjective(Protocol):
-    """An objective with its module; one for a run."""
-
-    @property
-    def module(self) -> nn.Module:
-        """What is called and trained: the model, or the model and what predicts from it."""
-        ...
-
-    @property
-    def counts(self) -> bool:
-        """Whether answers are correct or not; values are neither."""
-        ...
-
-    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
-        """Give what the module is called with."""
-        ...
-
-    def compute_loss(self, outputs: Tensor, batch: Batch, inputs: tuple[Tensor, ...]) -> Losses:
-        """Give every image's loss, and how much of its answer is correct."""
-        ...
+def own_objective(given: object) -> Objective | None:
+    """Take an objective of one's own; None where it is a word or a configuration. Refuses one that lacks a method."""
+    if given is None or isinstance(given, str | Mapping | objectives.Objective):
+        return None
+    missing = [name for name in ("build", "inputs", "compute_loss") if not hasattr(given, name)]
+    if missing or isinstance(given, type):
+        got = f"the class {given.__name__}: call it" if isinstance(given, type) else f"one missing {', '.join(missing)}"
+        raise ConfigError(f"an objective is an object that has build, inputs, compute_loss; got {got}.")
+    return given  # pyright: ignore[reportReturnType]
 
 
 class OwnObjective:
@@ -114,3 +125,118 @@ class Classification:
             known = batch.targets.amax(dim=1) > 0
             correct = known & (outputs.argmax(dim=1) == batch.targets.argmax(dim=1))
         return Losses(losses, correct.double())
+
+
+class MaskedPatchPrediction:
+    """Masked patch prediction (Section 4.6, Appendix B.1.2): corrupts patches, and asks for what was there."""
+
+    def __init__(self, model: Model, objective: MaskedPatches, *, seed: int) -> None:
+        self.encoder, self.objective, self.seed = suitable(model, objective), objective, seed
+        self.counts = objective.target != "pixels"
+        self.module: nn.Module = MaskedPatchModel(self.encoder, objective, seed=seed)
+
+    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        """The images, and what becomes of which patches: a function of (seed, epoch, sample)."""
+        u = draw_patches(self.encoder, batch, self.seed, EACH)
+        plan = plan_corruption(u, self.objective.corrupted, self.objective.masked, self.objective.replaced)
+        return (batch.images, *(upload(numbers, batch.images.device) for numbers in plan))
+
+    def compute_loss(self, outputs: Tensor, batch: Batch, inputs: tuple[Tensor, ...]) -> Losses:
+        """Compare at the corrupted patches alone, those that were kept as they are too; each image's mean."""
+        images, patches, *_ = inputs
+        (rows, cols), side = self.encoder.grid_of(images), self.encoder.config.stem.stride
+        whole = cover(images.float(), rows * side, cols * side)
+        scaling = self.encoder.card.preprocessing
+        match self.objective.target:
+            case "mean-color":
+                return class_losses(outputs, mean_colors(unscale(whole, scaling), side).gather(1, patches))
+            case "small-colors":
+                wanted = small_colors(unscale(whole, scaling), side)  # B N 16
+                chosen = take(wanted, patches).flatten(1)
+                return class_losses(outputs.unflatten(2, (SMALL * SMALL, COLORS)).flatten(1, 2), chosen)
+            case "pixels":
+                return pixel_losses(outputs, take(patchify(whole, side), patches))
+            case _:
+                assert_never(self.objective.target)
+
+
+def cover(images: Float[Tensor, "B C H W"], height: int, width: int) -> Float[Tensor, "B C height width"]:
+    """Give what the patches cover: a hybrid leaves ends out, or goes on past the edge, as if its pixels did."""
+    more = (0, max(width - images.shape[3], 0), 0, max(height - images.shape[2], 0))
+    return F.pad(images, more, mode="replicate")[:, :, :height, :width] if any(more) else images[:, :, :height, :width]
+
+
+def draw_patches(encoder: ViT, part: Batch, seed: int, each: int) -> NDArray[np.float64]:
+    """Give so many random numbers for every patch of these images: a function of (seed, epoch, sample)."""
+    rows, cols = encoder.grid_of(part.images)
+    return draws(part.samples.numpy(), each * rows * cols, seed, part.epoch, Purpose.HIDING)
+
+
+def pixel_losses(values: Float[Tensor, "B M P"], wanted: Float[Tensor, "B M P"]) -> Losses:
+    """Give each image's mean square; values are never correct or wrong."""
+    losses = (values.float() - wanted).square().mean(dim=(1, 2))
+    return Losses(losses, torch.zeros_like(losses))
+
+
+def class_losses(scores: Float[Tensor, "B M K"], wanted: Int64[Tensor, "B M"]) -> Losses:
+    """Give each image's mean cross-entropy, and the share of classes that are correct."""
+    losses = F.cross_entropy(scores.float().flatten(0, 1), wanted.flatten(), reduction="none").unflatten(
+        0, wanted.shape
+    )
+    with torch.no_grad():
+        correct = (scores.argmax(dim=2) == wanted).double().mean(dim=1)
+    return Losses(losses.mean(dim=1), correct)
+
+
+class MaskedAutoencoding:
+    """Masked autoencoding (He et al., 2022): hides patches, and asks for their pixels."""
+
+    counts = False
+
+    def __init__(self, model: Model, objective: MaskedAutoencoder, *, seed: int) -> None:
+        self.encoder, self.objective, self.seed = suitable(model, objective), objective, seed
+        self.module: nn.Module = MaskedAutoencoderModel(self.encoder, objective, seed=seed)
+
+    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        """The images, and which patches are seen and which are not: a function of (seed, epoch, sample)."""
+        parted = choose_visible(draw_patches(self.encoder, batch, self.seed, 1), self.objective.masked)
+        return (batch.images, *(upload(places, batch.images.device) for places in parted))
+
+    def compute_loss(self, outputs: Tensor, batch: Batch, inputs: tuple[Tensor, ...]) -> Losses:
+        """Compare with the pixels of the hidden patches alone; each image's mean."""
+        images, _, hidden = inputs
+        wanted = take(patchify(images.float(), self.encoder.config.stem.stride), hidden)
+        if self.objective.normalized:
+            mean, deviation = scale_of(wanted)
+            wanted = (wanted - mean) / deviation
+        return pixel_losses(outputs, wanted)
+
+
+def scale_of(patches: Float[Tensor, "B M P"]) -> tuple[Float[Tensor, "B M 1"], Float[Tensor, "B M 1"]]:
+    """Give the mean and the deviation of every patch, all its channels together."""
+    return patches.mean(dim=2, keepdim=True), (patches.var(dim=2, keepdim=True) + EPSILON).sqrt()
+
+
+class NextPixelPrediction:
+    """Next pixels (iGPT, Chen et al., 2020): images as colors of a palette, each asked from those before it."""
+
+    counts = True
+
+    def __init__(self, model: Model, objective: NextPixels, palette: Float[Tensor, "K C"]) -> None:
+        self.encoder = suitable(model, objective)
+        self.module: nn.Module = NextPixelModel(self.encoder, palette)
+
+    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        """The number of every pixel's colour."""
+        assert isinstance(self.module, NextPixelModel)
+        pixels = batch.images.permute(0, 2, 3, 1)  # B H W C
+        palette = gathered(self.module.palette.detach())
+        return (nearest(pixels.flatten(0, 2), palette).unflatten(0, pixels.shape[:3]),)
+
+    def compute_loss(self, outputs: Tensor, batch: Batch, inputs: tuple[Tensor, ...]) -> Losses:
+        """Compare at every pixel, the first too; each image's mean."""
+        return class_losses(outputs, inputs[0].flatten(1))
+
+
+# An objective with its module, what is called and trained; `counts` where its answers are correct or not.
+BuiltObjective = OwnObjective | Classification | MaskedPatchPrediction | MaskedAutoencoding | NextPixelPrediction

@@ -11,11 +11,10 @@ from vitrail.checkpoint.run_folder import BEGUN, read_document
 from vitrail.config.recipes import adjust
 from vitrail.errors import ConfigError
 from vitrail.runtime.reporter import SILENT
-from vitrail.train.checkpoints import LOG
-from vitrail.train.parts import training_split
+from vitrail.train.folder import LOG
 from vitrail.train.prepare import TIMES, Probe
 from vitrail.train.run import run
-from vitrail.train.task import Task
+from vitrail.train.task import Task, training_split
 
 TRIAL = 8  # steps, of which the first few warm up
 COUNTED = 4

@@ -1,52 +1,49 @@
 """From a task to what the loop takes: precision, compilation, ranks, feed, chores, and the state as it was saved."""
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, assert_never, runtime_checkable
+from typing import Any, assert_never
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vitrail.config import Card
 from vitrail.config.objective import Labels, MaskedAutoencoder, MaskedPatches, NextPixels
 from vitrail.config.recipe import Training
 from vitrail.config.recipes import adjust, fit
-from vitrail.data.feed import BatchStream, train_feed
-from vitrail.data.loader import Loader
+from vitrail.data.feed import Loader, train_feed
 from vitrail.data.source import Source
-from vitrail.models import BiT, Model, ViT
-from vitrail.runtime.group import Group, shard
-from vitrail.runtime.memory import fit_micro_batch
+from vitrail.errors import DataError
+from vitrail.models import Model, ViT
+from vitrail.ops.masking import make_palette
+from vitrail.runtime.inference import InferenceOptions
+from vitrail.runtime.machine import Group, fit_micro_batch, shard
 from vitrail.runtime.reporter import Reporter
-from vitrail.train.checkpoints import Checkpoints, Journal
-from vitrail.train.chores import Evaluate, Evaluation, Log, Probing, Save
+from vitrail.train.chores import Evaluate, Evaluation, Log, Probing, Save, measure_accuracy, measure_objective
+from vitrail.train.folder import Checkpoints, Journal
 from vitrail.train.loop import Chore, Plan
-from vitrail.train.mae import MaskedAutoencoding
-from vitrail.train.masked import MaskedPatchPrediction
-from vitrail.train.measure import measure_accuracy, measure_objective
-from vitrail.train.objective import BuiltObjective, Classification, OwnObjective
-from vitrail.train.optimizer import Guard, ModelEMA, build_optimizer
-from vitrail.train.parts import Parts
-from vitrail.train.pixels import NextPixelPrediction, palette_of
-from vitrail.train.state import State
-from vitrail.train.task import Task, build_model
+from vitrail.train.objective import (
+    BuiltObjective,
+    Classification,
+    MaskedAutoencoding,
+    MaskedPatchPrediction,
+    NextPixelPrediction,
+    OwnObjective,
+)
+from vitrail.train.state import Guard, ModelEMA, State, build_optimizer
+from vitrail.train.task import Parts, Task, build_model
 
 Forward = Callable[..., Tensor]
 Autocast = Callable[[], AbstractContextManager[object]]
+# From a model to numbers about its features, by name, the same on all ranks; it has images of its own.
+Probe = Callable[[Model, InferenceOptions], Mapping[str, float]]
+PIXELS = 1 << 16  # of the training images, that make a palette
+TOGETHER = 64  # images that are read at once for it
 MOST_EVALUATED = 256  # images at once
 TIMES = 10  # evaluations and checkpoints of a run, where nothing else is said
-
-
-@runtime_checkable
-class Probe(Protocol):
-    """How the features of a model are probed, with images of its own; handed in."""
-
-    def __call__(self, model: Model, *, group: Group, batch: int, workers: int, limit: float) -> Mapping[str, float]:
-        """Give numbers by name; the same on all ranks."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +56,6 @@ class Ready:
     evaluate: Callable[[Source], Mapping[str, float]]
     checkpoints: Checkpoints
     journal: Journal
-    said: list[str]
 
 
 def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Probe | None = None) -> Ready:
@@ -67,8 +63,21 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
     training = task.training
     precision = choose_precision(training, group.device)
     model = build_model(task, training, parts.train.class_names).to(group.device)
-    feed = build_feed(task, parts.train, model, group)
-    training, steps, said = resolve_steps(training, feed.loader)
+    feed = training_feed(
+        parts.train,
+        model,
+        training,
+        training.batch_size,
+        workers=task.workers,
+        rank=group.rank,
+        ranks=group.world_size,
+        device=group.device,
+        augment_on=training.augment_on,
+        full=True,
+    )
+    training, steps, said = resolve_steps(training, feed)
+    for text in said:
+        report.note(text)
 
     def palette() -> Tensor:
         report.note("making a palette of the training images")
@@ -90,11 +99,11 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
     )
     guard = Guard(optimizer, group.device, waits=training.parallel == "fsdp" and group.world_size > 1)
     autocast = partial(torch.autocast, group.device.type, torch.bfloat16, enabled=precision == "bfloat16")
-    share = -(-min(training.batch_size, feed.loader.order.size or training.batch_size) // group.world_size)
+    share = -(-min(training.batch_size, feed.order.size or training.batch_size) // group.world_size)
     micro = min(group.all_gather(fit_micro_batch(model.config, training, share, group.device, precision)))
-    said.append(f"{precision} on {group.device}" + (f", {group.world_size} processes" if group.world_size > 1 else ""))
+    report.note(f"{precision} on {group.device}" + (f", {group.world_size} processes" if group.world_size > 1 else ""))
     if micro < share:
-        said.append(f"{micro} images at a time, {-(-share // micro)} times a step: the batch does not fit at once")
+        report.note(f"{micro} images at a time, {-(-share // micro)} times a step: the batch does not fit at once")
     plan = Plan(
         config=training,
         steps=steps,
@@ -105,46 +114,35 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
         group=group,
         guard=guard,
         micro_batch=micro,
-        interrupted=lambda: False,
-        stopped=lambda: False,
         no_sync=hold,
         pad_to_micro_batch=compiles(training, group.device),
     )
 
-    def at_once() -> int:
-        return min(MOST_EVALUATED, max(plan.micro_batch * 2, 1))
-
-    def evaluate(source: Source) -> Mapping[str, float]:
-        if task.objective is not None or not isinstance(training.objective, Labels):
-            return measure_objective(plan, state, source, workers=task.workers)
-        return measure_accuracy(
-            model,
-            source,
+    def options() -> InferenceOptions:
+        return InferenceOptions(
             group=group,
-            batch=at_once(),
+            batch_size=min(MOST_EVALUATED, max(plan.micro_batch * 2, 1)),
             workers=task.workers,
-            limit=training.bad_image_limit,
-            forward=forward,
-            autocast=autocast,
+            bad_image_limit=training.bad_image_limit,
+            cache=False,
         )
 
-    def probing(probe: Probe) -> Mapping[str, float]:
-        model = state.whole_model()
-        return probe(model, group=group, batch=at_once(), workers=task.workers, limit=training.bad_image_limit)
+    def evaluate(source: Source) -> Mapping[str, float]:
+        if isinstance(objective, Classification):
+            return measure_accuracy(model, source, options(), forward, autocast)
+        return measure_objective(plan, state, source, options())
 
     journal = Journal(task.out, tensorboard=task.tensorboard and group.is_main)
     checkpoints = Checkpoints(task.out, keep=training.keep, objective=training.objective)
     evaluated = None if parts.val is None else partial(evaluate, parts.val)
-    probed = None if probe is None else partial(probing, probe)
-    chores = build_chores(plan, evaluated, probed, journal, checkpoints, report)
+    probed = None if probe is None else lambda: probe(state.whole_model(), options())
     return Ready(
         plan=plan,
         state=state,
-        chores=chores,
+        chores=build_chores(plan, evaluated, probed, journal, checkpoints, report),
         evaluate=evaluate,
         checkpoints=checkpoints,
         journal=journal,
-        said=said,
     )
 
 
@@ -157,45 +155,17 @@ def build_chores(
     report: Reporter,
 ) -> tuple[Chore, ...]:
     """Evaluate, which may end the run, and probe, then log, then save: a checkpoint holds what was logged before it."""
-    config, group = plan.config, plan.group
+    config = plan.config
     assert config.evaluate_every is not None
     assert config.probe_every is not None
     assert config.save_every is not None
-    log = Log(config.log_every, journal, group, report, plan.guard, counts=plan.objective.counts)
-    save = Save(
-        config.save_every,
-        checkpoints,
-        journal,
-        group,
-        card_of,
-        report,
-        plan.guard,
-        lambda: numeric_environment(plan),
-    )
+    log = Log(config.log_every, plan, journal, report)
     measuring: list[Chore] = []
     if evaluate is not None:
-        measuring.append(Evaluation(config.evaluate_every, evaluate, journal, group, report, log, plan.guard))
+        measuring.append(Evaluation(config.evaluate_every, plan, journal, report, log, evaluate))
     if probe is not None:
-        measuring.append(Probing(config.probe_every, probe, journal, group, report, log, plan.guard))
-    return (*measuring, log, save)
-
-
-def numeric_environment(plan: Plan) -> dict[str, Any]:
-    """Give what changes a result in its last digits."""
-    return {
-        "threads": torch.get_num_threads(),
-        "processes": plan.group.world_size,
-        "images at a time": plan.micro_batch,
-        "device": plan.group.device.type,
-        "compiled": plan.pad_to_micro_batch,
-        "shared out": plan.group.world_size > 1 and plan.config.parallel == "fsdp",
-        "torch": torch.__version__,
-    }
-
-
-def card_of(state: State, metrics: Mapping[str, float] | None = None) -> Card:
-    """Give what belongs to the weights: class names, preprocessing, where they come from, how good they are."""
-    return replace(state.model.card, metrics=dict(state.metrics if metrics is None else metrics))
+        measuring.append(Probing(config.probe_every, plan, journal, report, log, probe))
+    return (*measuring, log, Save(config.save_every, plan, journal, report, checkpoints))
 
 
 def resolve_steps(training: Training, loader: Loader) -> tuple[Training, int, list[str]]:
@@ -219,34 +189,12 @@ def resolve_steps(training: Training, loader: Loader) -> tuple[Training, int, li
     return adjust(training, filled), steps, said
 
 
-def build_feed(task: Task, source: Source, model: Model, group: Group) -> BatchStream:
-    """BatchStream the training images at the model's size, with its preprocessing."""
-    training = task.training
-    return train_feed(
-        source,
-        model.config.image_size,
-        batch=training.batch_size,
-        augmentation=training.augmentation,
-        preprocessing=model.card.preprocessing,
-        seed=training.seed,
-        channels=model.config.channels,
-        workers=task.workers,
-        rank=group.rank,
-        ranks=group.world_size,
-        bad_image_limit=training.bad_image_limit,
-        device=group.device,
-        augment_on=training.augment_on,
-        full=True,
-    )
-
-
 def choose_precision(training: Training, device: torch.device) -> str:
     """Take bfloat16 where the device has it in hardware, unless something else is said."""
     if training.precision != "auto":
         return training.precision
-    return (
-        "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
-    )
+    has = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bfloat16" if has else "float32"
 
 
 def build_objective(model: Model, training: Training, palette: Callable[[], Tensor]) -> BuiltObjective:
@@ -270,7 +218,8 @@ def wrap(model: Model, module: nn.Module, training: Training, group: Group) -> t
     """Give what is trained as it is called, compiled and shared among ranks, and what holds gradients back."""
     compiled = compiles(training, group.device)
     if group.world_size > 1 and training.parallel == "fsdp":
-        parts: list[nn.Module] = list(model.blocks) if isinstance(model, ViT) else list(units(model))
+        stages = (child for child in model.children() if sum(1 for _ in child.parameters()) > 1)  # of a ResNet
+        parts: list[nn.Module] = list(model.blocks if isinstance(model, ViT) else stages)
         if compiled:
             # Blocks share their code and differ in their rate of stochastic depth; each trains and evaluates.
             limit = 2 * len(parts) + 2
@@ -290,7 +239,32 @@ def compiles(training: Training, device: torch.device) -> bool:
     return training.compile == "on" or (training.compile == "auto" and device.type == "cuda")
 
 
-def units(model: Model) -> list[nn.Module]:
-    """List the stages of a ResNet."""
-    assert isinstance(model, BiT)
-    return [child for child in model.children() if sum(1 for _ in child.parameters()) > 1]
+def training_feed(source: Source, model: Model, training: Training, batch: int, **options: Any) -> Loader:  # noqa: ANN401
+    """Feed the training images at the model's size, with its preprocessing."""
+    return train_feed(
+        source,
+        model.config.image_size,
+        batch=batch,
+        augmentation=training.augmentation,
+        preprocessing=model.card.preprocessing,
+        seed=training.seed,
+        channels=model.config.channels,
+        bad_image_limit=training.bad_image_limit,
+        **options,
+    )
+
+
+def palette_of(source: Source, model: Model, training: Training) -> Float[Tensor, "K C"]:
+    """Make the palette of the first training images, in the numbers that the model reads; for all processes alike."""
+    assert isinstance(training.objective, NextPixels)
+    found: list[Tensor] = []
+    with closing(training_feed(source, model, training, TOGETHER).epoch(0)) as batches:
+        for batch in batches:
+            found.append(batch.images.permute(0, 2, 3, 1).flatten(0, 2))  # BHW C
+            if sum(len(part) for part in found) >= PIXELS:
+                break
+    pixels = torch.cat(found) if found else torch.empty(0)
+    if not len(pixels):
+        raise DataError("no image of the first epoch could be decoded, and the palette is made of them.")
+    chosen = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(training.seed))[:PIXELS]
+    return make_palette(pixels[chosen], training.objective.colors, seed=training.seed)

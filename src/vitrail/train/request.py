@@ -1,6 +1,7 @@
 """What is asked of a run, read once; and what is left open, chosen from the data and the model, with reasons."""
 
 import os
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -8,19 +9,20 @@ from typing import Any, Literal
 
 import numpy as np
 
-from vitrail.config import BiTConfig, HybridStem, PatchStem, ViTConfig, read_settings, row
-from vitrail.config.fields import mean, values_of
+from vitrail.checkpoint.adapt import ModelInMemory
+from vitrail.config import BiTConfig, HybridStem, ModelConfig, PatchStem, ViTConfig, encode, read_settings, row
+from vitrail.config.fields import hints, parts_of
 from vitrail.config.objective import Labels
 from vitrail.config.recipe import Augmentation, Training
 from vitrail.config.recipes import RECIPES, adjust, hyperrule, recipe
-from vitrail.data.decode import ImageError, OpenImage, Pixels
+from vitrail.config.words import ANSWERS, MODEL, TRAINING
+from vitrail.data.decode import ImageError, OpenImage
 from vitrail.data.source import Source
 from vitrail.data.sources.remote import RemoteShards
 from vitrail.errors import ConfigError, DataError
-from vitrail.runtime.machine import has_gpu, usual_workers
-from vitrail.train.objective import Objective
-from vitrail.train.parts import training_split
-from vitrail.train.task import AnyModel, Start, Task, check_name, is_checkpoint, known_config
+from vitrail.runtime.machine import choose_device, usual_workers
+from vitrail.train.objective import Objective, own_objective
+from vitrail.train.task import AnyModel, Start, Task, check_name, is_checkpoint, known_config, training_split
 
 LOOKED_AT = 64  # images whose sides are read
 # A fresh ViT by the middle side of the images: up to this, the image size, the patch.
@@ -53,8 +55,7 @@ class TrainRequest:
         """The word for what is learned, as it is said or as the recipe has it."""
         usual = RECIPES[self.recipe].training.objective if self.recipe in RECIPES else Labels()
         said = self.fields.get("objective", usual)
-        words = {"Labels": "labels", "MaskedPatches": "masked-patch", "MaskedAutoencoder": "mae"}
-        return said if isinstance(said, str) else words.get(type(said).__name__, "next-pixel")
+        return said if isinstance(said, str) else encode(said)["kind"]
 
     @property
     def needs_labels(self) -> bool:
@@ -84,16 +85,15 @@ def read_request(
     """Read what is asked, `field=value` texts and values alike, each once; fields of the model are model.FIELD."""
     if isinstance(model, str):
         check_name(model)
-    own = fields.get("objective")
-    own = own if isinstance(own, Objective) else None
-    given = {name: value for name, value in fields.items() if value is not None and value is not own}
-    names = {name.strip() for name in (*given, *(text.partition("=")[0] for text in settings))}
-    if any(mean(ViTConfig, {}, name.removeprefix("model.")) == "classes" for name in names):
+    own = own_objective(fields.get("objective"))
+    given = {_placed(name): value for name, value in fields.items() if own is None or value is not own}
+    settings = [_placed(text.strip()) for text in settings]
+    if any(re.match(r"model\.classes\b", name) for name in (*given, *settings)):
         raise ConfigError("the data decides the number of classes. Leave classes out.")
     of_model = {name.removeprefix("model."): value for name, value in given.items() if name.startswith("model.")}
     texts = [text.removeprefix("model.") for text in settings if text.startswith("model.")]
     named = model if isinstance(model, str) and not is_checkpoint(model) else EVERY_PART
-    theirs = read_settings(*row(named), texts, of_model)
+    theirs = read_settings(*row(named), texts, of_model) if texts or of_model else {}
     given = {name: value for name, value in given.items() if not name.startswith("model.")}
     ours = _read_training(recipe_name, [text for text in settings if not text.startswith("model.")], given)
     if "steps" in ours and "epochs" in ours:
@@ -103,12 +103,23 @@ def read_request(
     )
 
 
+def _placed(text: str) -> str:
+    """Give a name, or a setting, of the model as model.FIELD, whatever word for it is said; others as they are."""
+    name, equals, value = text.partition("=")
+    bare = name.strip().removeprefix("model.")
+    field = MODEL.get(bare, bare)
+    parts = [leaf for hint in hints(Training).values() for part in parts_of(hint).values() for leaf in hints(part)]
+    ours = bare in (*TRAINING, *hints(Training), *ANSWERS, *parts)
+    of_model = not ours and field in (*MODEL.values(), *hints(ViTConfig))
+    return f"model.{field}{equals}{value}" if of_model or name.startswith("model.") else text
+
+
 def _read_training(name: str | None, settings: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
     """Refuse fields that the recipe cannot have; where it is chosen later, those that none of the usual ones has."""
     refused: list[ConfigError] = []
     for each in ("scratch", "finetune/imagenet") if name is None else (name,):
         try:
-            return read_settings(Training, values_of(recipe(each, examples=1).training), settings, given)
+            return read_settings(Training, vars(recipe(each, examples=1).training), settings, given)
         except ConfigError as error:
             refused.append(error)
     raise refused[0]
@@ -123,16 +134,22 @@ def choose_recipe(
         raise ConfigError("of a stream nothing is known ahead. Say the model, the recipe and the steps.")
     name = PIXELS if learns == "next-pixel" and request.model is None else model_name(request.model)
     if request.recipe is None:
-        known = known_config(start, {**request.model_fields, **_size_of(request)})
+        known = known_config(start, {**request.model_fields, **request.fields})
+        held = known if isinstance(start, ModelInMemory) else None
+        fresh = isinstance(start, ModelInMemory) and start.is_fresh
         found = choose(
             whole,
             name,
-            pretrained=known is not None and request.kind != "pretrain",
+            pretrained=known is not None and request.kind != "pretrain" and not fresh,
+            held=held,
             has_val=bool(splits.keys() & {"val", "dev"}),
             resnet=isinstance(known, BiTConfig),
             small=request.kind == "finetune" and start is not None and start.parameters < SMALL_MODEL,
             given={*map(_leaf, request.fields), *later, *(("image_size",) if learns == "next-pixel" else ())},
         )
+        if fresh:
+            reason = "from scratch, as the model in memory was neither loaded nor trained before"
+            found = replace(found, reasons=(*found.reasons, reason))
         small = learns == "next-pixel" and "image_size" not in request.fields
         return found if learns == "labels" else plain_images(found, small=small)
     if name is None:
@@ -161,17 +178,21 @@ def make_task(
     command: str = "",
 ) -> Task:
     """Make the run that was asked for, with what was chosen for it."""
+    training = adjust(choice.training, request.fields)
+    first, last = training.optimizer.learning_rate, training.schedule.final_learning_rate
+    if last > first and "final_learning_rate" in map(_leaf, request.fields):
+        raise ConfigError(f"learning_rate={first:g} cannot fall to {last:g}. Set final_learning_rate=0, or less.")
     return Task(
         command=command,
         data=str(request.data) if isinstance(request.data, str | os.PathLike) else "data in memory",
         splits=splits,
         model=choice.model,
         start=start,
-        training=adjust(choice.training, request.fields),
+        training=training,
         out=out,
         changes={**choice.changes, **request.model_fields},
         objective=request.objective,
-        workers=usual_workers(gpu=has_gpu(device)) if workers is None else workers,
+        workers=usual_workers(gpu=choose_device(device).type == "cuda") if workers is None else workers,
         device=device,
         tensorboard=tensorboard,
     )
@@ -193,8 +214,9 @@ def model_name(model: AnyModel | None) -> str | None:
     """Give the name or path of a model; of one in memory, where it comes from."""
     if model is None or isinstance(model, str):
         return model
-    source = getattr(getattr(model, "card", None), "provenance", None)
-    return str(model) if hasattr(model, "__fspath__") else "a model in memory" if source is None else source.source
+    if isinstance(model, os.PathLike):
+        return os.fspath(model)
+    return "a model in memory" if model.card.provenance is None else model.card.provenance.source
 
 
 def plain_images(choice: Choice, *, small: bool) -> Choice:
@@ -208,11 +230,7 @@ def plain_images(choice: Choice, *, small: bool) -> Choice:
 
 
 def _leaf(name: str) -> str:
-    return mean(Training, {}, name).rpartition(".")[2]
-
-
-def _size_of(request: TrainRequest) -> dict[str, Any]:
-    return {name: value for name, value in request.fields.items() if name == "image_size"}
+    return name.rpartition(".")[2]
 
 
 def choose(
@@ -223,69 +241,61 @@ def choose(
     has_val: bool,
     resnet: bool = False,
     small: bool = False,
+    held: ModelConfig | None = None,
     given: Collection[str] = (),
 ) -> Choice:
     """Choose for this many images of this size: Table 4 for a checkpoint, small data from scratch otherwise.
 
-    A `small` checkpoint, which Table 4's models are not, is fine-tuned on few images by a recipe of its own.
+    A `small` checkpoint, which Table 4's models are not, is fine-tuned on few images by a recipe of its own. A model
+    that is `held` in memory keeps its image size.
 
     Of fields that are given no reason is told, since they are not chosen.
     """
     count = len(source)
     dev = 0.0 if has_val else next((share for below, share in DEV if count < below), 0.01)
     why = [f"{count:,} training images {_classes_of(source)}"]
+    without = len(source.class_names) - int((np.unique(source.labels) >= 0).sum())
+    if 2 * without > len(source.class_names):
+        why.append(f"{without:,} of these classes have no image: are labels numbered from 0?")
     if not has_val and "validation_share" not in given:
         why.append(f"{dev:.0%} of them kept back to choose by, as there is no val split")
-    if pretrained and model is not None:
-        if small and not resnet and count < FEW and "margin" not in given:  # which images that are mixed have not
-            return _finetuning_small(count, model, dev, why, given)
-        return _finetuning(count, model, dev, why, given, resnet=resnet)
-    return _from_scratch(source, count, model, dev, why, given)
-
-
-def _finetuning(count: int, model: str, dev: float, why: list[str], given: Collection[str], *, resnet: bool) -> Choice:
-    steps = hyperrule(count).training.steps
-    batch = batch_for(count)
+    if not pretrained or model is None:
+        return _from_scratch(source, model, held, dev, why, given)
+    batch, rule = batch_for(count), hyperrule(count).training
+    changes: dict[str, Any] = {"batch_size": batch, "validation_share": dev}
     if resnet:
-        training = adjust(hyperrule(count).training, {"batch_size": batch, "validation_share": dev, "image_size": None})
-        why.append(f"BiT's HyperRule: {steps:,} steps for a set of this size")
-        return Choice(model=model, training=training, reasons=tuple(why))
-    found = recipe(next((name for below, name in TABLE_4 if count < below), "finetune/imagenet"))
-    changes = {"batch_size": batch, "validation_share": dev, "image_size": None, "recipe": "finetune"}
-    training = adjust(found.training, changes)
-    at = "" if "learning_rate" in given else f" at {training.optimizer.learning_rate:g}"
-    why.append(f"Table 4's SGD{at}, cosine, clip 1, zero head")
+        why.append(f"BiT's HyperRule: {rule.steps:,} steps for a set of this size")
+        return Choice(model=model, training=adjust(rule, {**changes, "image_size": None}), reasons=tuple(why))
+    if small and count < FEW and "margin" not in given:  # which images that are mixed have not
+        found, changes["steps"] = recipe("finetune/small"), rule.steps
+        how = "the recipe finetune/small, as the model is small and the images are few: AdamW{at}, less in lower layers"
+        at, length = "1e-3", f"{rule.steps:,} steps of {batch} images; minutes=10 takes as many as fit"
+        larger = "larger is slower and often better: image_size=96"
+    else:
+        found = recipe(next((name for below, name in TABLE_4 if count < below), "finetune/imagenet"))
+        changes |= {"image_size": None, "recipe": "finetune"}
+        how, at = "Table 4's SGD{at}, cosine, clip 1, zero head", f"{found.training.optimizer.learning_rate:g}"
+        length = f"{rule.steps:,} steps, as the paper takes for sets of this size, of {batch} images"
+        larger = "the paper goes higher: image_size=384"
+    why.append(how.format(at="" if "learning_rate" in given else f" at {at}"))
     if not {"steps", "epochs", "batch_size"} & set(given):
-        why.append(f"{steps:,} steps, as the paper takes for sets of this size, of {batch} images")
+        why.append(length)
     if "image_size" not in given:
-        why.append("the model's own image size; the paper goes higher: image_size=384")
-    return Choice(model=model, training=training, reasons=tuple(why), rates=found.rates)
-
-
-def _finetuning_small(count: int, model: str, dev: float, why: list[str], given: Collection[str]) -> Choice:
-    steps, batch = hyperrule(count).training.steps, batch_for(count)
-    changes = {"batch_size": batch, "validation_share": dev, "steps": steps}
-    at = "" if "learning_rate" in given else " at 1e-3"
-    why.append(
-        f"the recipe finetune/small, as the model is small and the images are few: AdamW{at}, less in lower layers"
-    )
-    if not {"steps", "epochs", "batch_size"} & set(given):
-        why.append(f"{steps:,} steps of {batch} images; minutes=10 takes as many as fit")
-    if "image_size" not in given:
-        why.append("the model's own image size; larger is slower and often better: image_size=96")
-    return Choice(model=model, training=adjust(recipe("finetune/small").training, changes), reasons=tuple(why))
+        why.append(f"the model's own image size; {larger}")
+    return Choice(model=model, training=adjust(found.training, changes), reasons=tuple(why), rates=found.rates)
 
 
 def _from_scratch(
-    source: Source, count: int, model: str | None, dev: float, why: list[str], given: Collection[str]
+    source: Source, model: str | None, held: ModelConfig | None, dev: float, why: list[str], given: Collection[str]
 ) -> Choice:
-    side = middle_side(source)
+    count, side = len(source), middle_side(source)
     size, patch = next(((size, patch) for most, size, patch in FRESH if side <= most), LARGE)
-    if model is not None:
-        size = whole_patches(model, size)
+    kind, fields = (type(held), {}) if model is None or held or is_checkpoint(model) else row(model)
+    if isinstance(stem := fields.get("stem"), PatchStem | HybridStem):
+        size = -(-size // stem.stride) * stem.stride  # whole patches
     changes: dict[str, Any] = {"validation_share": dev, "batch_size": min(batch_for(count), 128)}
-    changes["image_size"] = (size, size)
-    if model is not None and not is_checkpoint(model) and row(model)[0] is BiTConfig:
+    changes["image_size"] = (size, size) if held is None else None
+    if kind is BiTConfig:
         changes["stochastic_depth"] = 0.0  # which it has none of
     few = count < FEW
     training = adjust(recipe("small" if few else "scratch").training, changes)
@@ -299,7 +309,8 @@ def _from_scratch(
             shape = {"depth": 6, "positions": "sinusoidal-2d"}
             why.append("6 of its 12 layers, and positions that need not be learned, as the images are few")
     elif "image_size" not in given:
-        why.append(f"{size} pixels, as the images are about {side}")
+        own = f"the model's own image size; the images are about {side} pixels"
+        why.append(f"{size} pixels, as the images are about {side}" if held is None else own)
     light = "the recipe small, as the images are few: AdamW, crops, Mixup, stochastic depth, averaged weights"
     strong = "the recipe scratch: AdamW, RandAugment, Mixup and CutMix, erasing, stochastic depth, averaged weights"
     why.append(light if few else strong)
@@ -316,12 +327,6 @@ def _classes_of(source: Source) -> str:
     return words + (f", {without:,} of them without a label" if without else "")
 
 
-def whole_patches(model: str, size: int) -> int:
-    """Give the image size from this one on that a model of the zoo can cut into patches."""
-    stem = None if is_checkpoint(model) else row(model)[1].get("stem")
-    return -(-size // stem.stride) * stem.stride if isinstance(stem, PatchStem | HybridStem) else size
-
-
 def batch_for(count: int) -> int:
     """Give the paper's batch of 512 for large sets, and fewer images for small ones."""
     return next((batch for below, batch in ((500, 16), (1_000, 32), (5_000, 64), (20_000, 128)) if count < below), 512)
@@ -332,16 +337,14 @@ def middle_side(source: Source) -> int:
     sides = []
     for index in np.linspace(0, len(source) - 1, min(LOOKED_AT, len(source))).astype(np.int64).tolist():
         try:
-            sides.append(_shorter_side(source.read(index)))
+            data = source.read(index)
+            if isinstance(data, bytes):
+                image = OpenImage(data)
+                sides.append(min(image.height, image.width))
+            else:
+                sides.append(min(data.shape[:2]))
         except ImageError:
             continue
     if not sides:
         raise DataError("none of the images looked at can be decoded. vitrail data check says why.")
     return int(np.median(sides))
-
-
-def _shorter_side(data: bytes | Pixels) -> int:
-    if not isinstance(data, bytes):
-        return min(data.shape[:2])
-    image = OpenImage(data)
-    return min(image.height, image.width)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,15 +19,28 @@ from vitrail.config import encode
 from vitrail.config.objective import Labels
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.files import writing
-from vitrail.runtime.group import Group, joined
+from vitrail.runtime.machine import Group, joined
 from vitrail.runtime.reporter import Reporter
-from vitrail.train.checkpoints import check, read_into
 from vitrail.train.chores import Evaluation, check_finite
-from vitrail.train.folder import DONE, LEFT_OUT, RESOLVED, begin, make_folder, read_done, run_lock
+from vitrail.train.folder import (
+    DONE,
+    LEFT_OUT,
+    LOG,
+    RESOLVED,
+    begin,
+    check,
+    make_folder,
+    numeric_environment,
+    read_done,
+    read_into,
+    run_lock,
+)
 from vitrail.train.loop import train
-from vitrail.train.parts import (
+from vitrail.train.prepare import Probe, Ready, prepare
+from vitrail.train.task import (
     CUT,
     Parts,
+    Task,
     check_classes,
     choose_parts,
     cut_dev,
@@ -35,10 +48,8 @@ from vitrail.train.parts import (
     keep_classes,
     training_split,
 )
-from vitrail.train.prepare import Probe, Ready, card_of, numeric_environment, prepare
-from vitrail.train.task import Task
 
-Callback = Callable[[Mapping[str, Any]], object]  # sees every record of the log; True ends the run
+Callback = Callable[[Mapping[str, Any]], object]  # sees every record of the log; ends the run by what is true
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ECHO = 1.0  # seconds in which a signal is the same once more: `timeout` and schedulers tell the process and its group
 
@@ -52,7 +63,7 @@ class Outcome:
     step: int
     steps: int
     metrics: Mapping[str, float]
-    seconds: float
+    seconds: float = 0.0
     labeled: bool = True  # the training images
     again: bool = False  # it was finished before
     interrupted: bool = False  # it was asked to end, perhaps too late to
@@ -68,40 +79,43 @@ class _Watched(Reporter):
     def record(self, record: Mapping[str, Any]) -> None:
         self.report.record(record)
         for callback in self.callbacks:
-            if callback(record) is True:
+            if callback(record):
                 self.stop.set()
 
 
 def run(task: Task, report: Reporter, probe: Probe | None = None, callbacks: Sequence[Callback] = ()) -> Outcome:
     """Train as the task says, or resume where an earlier run of it stopped."""
-    labels = isinstance(task.training.objective, Labels) and task.objective is None
     start = time.perf_counter()
-    with ExitStack() as stack:
-        group = stack.enter_context(joined(task.device))
-        watched = _Watched(report, callbacks if group.is_main else ())
-        with group.main_process_only() as main:
-            if main:
-                make_folder(task.out)
-                if not (task.out / DONE).is_file():
-                    stack.enter_context(run_lock(task.out, report))
-                begin(task)
+    with joined(task.device) as group, ExitStack() as stack:
+
+        def claim() -> None:
+            make_folder(task.out)
+            if not (task.out / DONE).is_file():
+                stack.enter_context(run_lock(task.out, report))
+            begin(task)
+
+        group.on_main(claim)
         labeled = bool(training_split(task.splits).class_names)
         if (done := read_done(task.out)) is not None:
             return Outcome(out=task.out, finished=True, **done, seconds=0.0, labeled=labeled, again=True)
-        parts = cut_parts(task, group, report, labels=labels)
         stack.enter_context(deterministic_algorithms(on=task.training.deterministic))
-        ready = prepare(task, parts, group, watched, probe)
-        for text in ready.said:
-            report.note(text)
-        resume(ready, group, report)
-        with group.main_process_only() as main:
-            if main:
-                write_documents(task.out, {RESOLVED: resolved(ready)})
-        plan, state = ready.plan, ready.state
-        plan.interrupted, plan.stopped = stack.enter_context(listening(report)), watched.stop.is_set
-        watched.record({"kind": "begin", "step": state.step, "steps": plan.steps, "batch": plan.config.batch_size})
+        # In a frame of its own: what holds the group must be gone before it ends, else torch may wait for ever.
+        outcome = _train(task, group, _Watched(report, callbacks if group.is_main else ()), probe)
+    return replace(outcome, labeled=labeled, seconds=time.perf_counter() - start)
+
+
+def _train(task: Task, group: Group, report: _Watched, probe: Probe | None) -> Outcome:
+    """Train in the task's folder, which is this run's alone."""
+    parts = cut_parts(task, group, report)
+    ready = prepare(task, parts, group, report, probe)
+    resume(ready, group, report)
+    group.on_main(lambda: write_documents(task.out, {RESOLVED: resolved(ready)}))
+    plan, state = ready.plan, ready.state
+    with listening(report) as interrupted:
+        plan.interrupted, plan.stopped = interrupted, report.stop.is_set
+        report.record({"kind": "begin", "step": state.step, "steps": plan.steps, "batch": plan.config.batch_size})
         finished = train(plan, state, ready.chores)
-        if group.world_size == 1 and watched.stop.is_set() and state.step < plan.steps:
+        if group.world_size == 1 and report.stop.is_set() and state.step < plan.steps:
             measure_last(ready)
         metrics = finish(task, ready, parts, group, report) if finished else state.metrics
         ready.journal.close()
@@ -111,8 +125,6 @@ def run(task: Task, report: Reporter, probe: Probe | None = None, callbacks: Seq
             step=state.step,
             steps=plan.steps,
             metrics=metrics,
-            seconds=time.perf_counter() - start,
-            labeled=labeled,
             interrupted=plan.interrupted(),
         )
 
@@ -124,20 +136,19 @@ def measure_last(ready: Ready) -> None:
             chore(ready.state, ends=True, interrupted=False)
 
 
-def cut_parts(task: Task, group: Group, report: Reporter, *, labels: bool) -> Parts:
+def cut_parts(task: Task, group: Group, report: Reporter) -> Parts:
     """Divide the images by what they are for; those to choose by are cut by content where there is no split of them."""
     training = task.training
-    splits, cut = keep_classes(task.splits, training.held_out), None
+    labels = isinstance(training.objective, Labels) and task.objective is None
+    splits = keep_classes(task.splits, training.held_out)
     if labels:
         check_classes(splits)
 
     def progress(done: int, total: int) -> None:
         report.progress("reading images, to keep some back by content", done, total)
 
-    with group.main_process_only() as main:
-        if main:
-            cut = cut_dev(splits, training.validation_share, task.out / CUT, progress=progress)
-    parts = choose_parts(splits, group.broadcast(cut))
+    cut = group.on_main(lambda: cut_dev(splits, training.validation_share, task.out / CUT, progress=progress))
+    parts = choose_parts(splits, cut)
     if training.held_out:
         report.note(describe_held_out(task.splits, parts))
     if labels and len(parts.train.class_names) == 1:
@@ -211,23 +222,15 @@ def resolved(ready: Ready) -> dict[str, Any]:
 def resume(ready: Ready, group: Group, report: Reporter) -> None:
     """Take up the newest whole checkpoint where there is one; else begin, with an empty log."""
     plan, state = ready.plan, ready.state
-    path: Path | None = None
-    with group.main_process_only() as main:
-        if main:
-            path = ready.checkpoints.newest(report)
-    path = group.broadcast(path)
+    path = group.on_main(lambda: ready.checkpoints.newest(report))
     saved = None if path is None else read_into(state, path)
-    with group.main_process_only() as main:
-        if main:
-            missing = ready.journal.cut(0 if saved is None else saved["journal"], state.step)
-            if missing:
-                name = ready.journal.path.name
-                report.note(f"{name} lacks its last {missing:,} bytes before step {state.step:,}: resuming")
-            if saved is not None:
-                ready.checkpoints.prune(state)
+    missing = group.on_main(lambda: ready.journal.cut(0 if saved is None else saved["journal"], state.step))
+    if missing:
+        report.note(f"{LOG} lacks its last {missing:,} bytes before step {state.step:,}: resuming")
     if saved is None:
         return
-    plan.feed.loader.note(tuple(state.bad))
+    group.on_main(lambda: ready.checkpoints.prune(state))
+    plan.feed.note(tuple(state.bad))
     report.note(f"resuming from step {state.step:,} of {plan.steps:,}")
     if plan.config.micro_batch is None and saved["processes"] == group.world_size:
         plan.micro_batch = saved["images at a time"]  # whatever is free now
@@ -250,15 +253,18 @@ def finish(task: Task, ready: Ready, parts: Parts, group: Group, report: Reporte
                 report.note(f"the test images were not measured: {error}")
     check_finite(metrics, state.step)
     weights, own, _ = state.tensors(keeps=group.is_main)
-    with group.main_process_only() as main:
-        if main:
-            with writing(task.out):
-                predictor = ready.checkpoints.predictor(own)
-                renew_run(task.out, state.model.config, weights, card_of(state, metrics), predictor)
-                if state.bad:
-                    write_documents(task.out, {LEFT_OUT: [skip._asdict() for skip in state.bad]})
-                    report.note(f"{len(state.bad):,} training images could not be decoded: {LEFT_OUT} lists them")
-                write_documents(task.out, {DONE: {"step": state.step, "steps": plan.steps, "metrics": metrics}})
+
+    def write() -> None:
+        with writing(task.out):
+            predictor = ready.checkpoints.predictor(own)
+            renew_run(task.out, state.model.config, weights, state.card(metrics), predictor)
+            if state.bad:
+                write_documents(task.out, {LEFT_OUT: [skip._asdict() for skip in state.bad]})
+            write_documents(task.out, {DONE: {"step": state.step, "steps": plan.steps, "metrics": metrics}})
+
+    group.on_main(write)
+    if state.bad:
+        report.note(f"{len(state.bad):,} training images could not be decoded: {LEFT_OUT} lists them")
     return metrics
 
 

@@ -1,21 +1,189 @@
-"""All that changes in a run, and all that is saved of it."""
+"""All that changes in a run and is saved of it; optimizers with the paper's groups, clipping and average; the guard."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.optim import Optimizer
+from torch.nn.utils import get_total_norm
+from torch.optim import AdamW, Optimizer
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from vitrail.data.loader import Skip
-from vitrail.errors import CheckpointError
+from vitrail.config import Card
+from vitrail.config.recipe import SGD, Adam
+from vitrail.data.source import Skip
+from vitrail.errors import ConfigError, VitrailError
 from vitrail.models import Model
-from vitrail.models.build import skeleton
-from vitrail.runtime.group import distribute_like, gather_over_ranks, gathered, take_own_rank
-from vitrail.train.optimizer import ModelEMA, is_objective_parameter, moments, trainable_names
+from vitrail.models.build import OBJECTIVE, skeleton
+from vitrail.runtime.machine import distribute_like, gather_over_ranks, gathered, take_own_rank
+
+BLOCK = re.compile(r"blocks\.(\d+)\.")
+WORDS = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # what torch's optimizers call what they remember
+
+
+def trainable_names(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Give every parameter by its name in the model, or by objective.NAME where the objective adds it.
+
+    A module that trains a model for an objective has it as `encoder`; any other is the model.
+    """
+    wraps = isinstance(getattr(module, "encoder", None), nn.Module)
+    for name, parameter in module.named_parameters():
+        inside = name.removeprefix("encoder.")
+        yield OBJECTIVE + name if wraps and inside == name else inside, parameter
+
+
+def is_kernel(name: str, parameter: Tensor) -> bool:
+    """Tell matrices and filters from biases, norms, tokens and positions: weight decay is theirs alone."""
+    return name.endswith("weight") and parameter.ndim > 1 and not name.startswith("positions")
+
+
+def depth_of(name: str, blocks: int) -> int:
+    """Give how far a parameter is from the input: 0 for the embedding, then the blocks, then what comes after."""
+    if (match := BLOCK.match(name)) is not None:
+        return 1 + int(match[1])
+    return 0 if name.startswith(("embedding", "class_token", "positions")) else blocks + 1
+
+
+def build_optimizer(model: nn.Module, config: Adam | SGD, layer_decay: float | None) -> Optimizer:
+    """Make the optimiser; each group has its `share` of the rate, and its decay."""
+    named = {name: parameter for name, parameter in trainable_names(model) if parameter.requires_grad}
+    blocks = 1 + max((int(found[1]) for name in named if (found := BLOCK.match(name))), default=-1)
+    if layer_decay is not None and not blocks:
+        raise ConfigError(
+            "layer_decay is of a Vision Transformer's blocks, and the model has none. Set layer_decay=none."
+        )
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in named.items():
+        share = 1.0 if layer_decay is None else layer_decay ** (blocks + 1 - depth_of(name, blocks))
+        decay = 0.0
+        if isinstance(config, Adam) and (config.decay_on == "all" or is_kernel(name, parameter)):
+            decay = config.weight_decay
+        groups.setdefault((share, decay), []).append(parameter)
+    made = [
+        {"params": parameters, "weight_decay": decay, "share": share} for (share, decay), parameters in groups.items()
+    ]
+    if isinstance(config, Adam):
+        return AdamW(made, lr=config.learning_rate, betas=config.betas, eps=config.epsilon, fused=True)
+    fused = not any(isinstance(parameter, DTensor) for parameter in named.values())  # torch has no such SGD for these
+    return torch.optim.SGD(made, lr=config.learning_rate, momentum=config.momentum, fused=fused)
+
+
+def set_rate(optimizer: Optimizer, rate: float) -> None:
+    """Give every group its share of a rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group["share"]
+
+
+def gradients(optimizer: Optimizer) -> list[Tensor]:
+    """List the gradients that there are."""
+    return [item.grad for group in optimizer.param_groups for item in group["params"] if item.grad is not None]
+
+
+@torch.no_grad()
+def clip(grads: list[Tensor], most: float | None) -> Tensor:
+    """Scale gradients together so that their norm is at most this; give the norm that they had."""
+    norm = get_total_norm(grads)
+    norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+    if most is not None:
+        torch._foreach_mul_(grads, most / norm.clamp(min=most))  # pyright: ignore[reportPrivateImportUsage]
+    return norm
+
+
+class ModelEMA:
+    """A running average of a model's weights (Polyak)."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.weights = {name: parameter.detach().clone() for name, parameter in trainable_names(model)}
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, decay: float) -> None:
+        """Keep this much of the average, and take the rest from the weights."""
+        get_ema_multi_avg_fn(decay)(list(self.weights.values()), _weights(model), 0)
+
+    @contextmanager
+    def inside(self, model: nn.Module) -> Iterator[None]:
+        """Put the average into the model for a while."""
+        self._exchange(model)
+        try:
+            yield
+        finally:
+            self._exchange(model)
+
+    @torch.no_grad()
+    def _exchange(self, model: nn.Module) -> None:
+        for ours, theirs in zip(self.weights.values(), _weights(model), strict=True):
+            kept = theirs.clone()
+            theirs.copy_(ours)
+            ours.copy_(kept)
+
+
+def _weights(model: nn.Module) -> list[Tensor]:
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+def moments(optimizer: Optimizer, named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    """Give what the optimiser remembers, by its word and the parameter's name; step counts aside."""
+    found = {}
+    for name, parameter in named:
+        for word, value in optimizer.state.get(parameter, {}).items():
+            if word != "step" and isinstance(value, Tensor):
+                found[f"{word}/{name}"] = value
+    return found
+
+
+class DivergedError(VitrailError):
+    """Loss or gradients are not finite; the weights are those before the update."""
+
+
+class Guard:
+    """Watches loss and gradients.
+
+    On the CPU, and where weights are shared out, it looks before each update. On a GPU the fused optimiser skips every
+    update from the first bad one on, by itself, and the guard reads the verdict a step later.
+    """
+
+    def __init__(self, optimizer: Optimizer, device: torch.device, *, waits: bool) -> None:
+        self.waits = waits or device.type != "cuda"
+        self.bad = torch.zeros((), dtype=torch.float32, device=device)
+        self.reading: tuple[Tensor, torch.cuda.Event, Callable[[], str]] | None = None
+        if not self.waits:
+            optimizer.found_inf = self.bad  # pyright: ignore[reportAttributeAccessIssue]
+
+    def look(self, loss: Tensor, norm: Tensor, where: Callable[[], str]) -> None:
+        """Look at a step's loss and gradient norm, before its update; `where` names the step."""
+        fine = torch.isfinite(loss) & torch.isfinite(norm)
+        if self.waits:
+            if not fine:
+                raise DivergedError(_message(where, float(loss), float(norm)))
+            return
+        self.bad.copy_(torch.maximum(self.bad, (~fine).float()))
+        self.read_verdict()
+        verdict = torch.empty(3, pin_memory=True)
+        verdict.copy_(torch.stack([self.bad, loss.float(), norm.float()]), non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+        self.reading = (verdict, event, where)
+
+    def read_verdict(self) -> None:
+        """Read the verdict on the step before."""
+        if self.reading is None:
+            return
+        verdict, event, where = self.reading
+        event.synchronize()
+        self.reading = None
+        if verdict[0]:
+            raise DivergedError(_message(where, float(verdict[1]), float(verdict[2])))
+
+
+def _message(where: Callable[[], str], loss: float, norm: float) -> str:
+    return (
+        f"{where()}: the loss is {loss} and the norm of the gradients {norm}; nothing was updated. Lower "
+        "learning_rate, raise warmup_steps, set clip_norm=1 or precision=float32; vitrail data check finds odd images."
+    )
 
 
 class Best(NamedTuple):
@@ -63,6 +231,10 @@ class State:
         model.card = self.model.card
         return model
 
+    def card(self, metrics: Mapping[str, float] | None = None) -> Card:
+        """Give what belongs to the weights: class names, preprocessing, where they come from, how good they are."""
+        return replace(self.model.card, metrics=dict(self.metrics if metrics is None else metrics))
+
     def document(self) -> dict[str, Any]:
         """Give what is no tensor as a JSON object."""
         return {
@@ -91,26 +263,16 @@ class State:
         if self.average is not None:
             counting = whole(self.average.weights.items())
             others |= {f"weights/{name}": value for name, value in raw.items()}
-        weights = {name: value for name, value in counting.items() if not is_objective_parameter(name)}
-        return weights, {name: value for name, value in counting.items() if is_objective_parameter(name)}, others
+        weights = {name: value for name, value in counting.items() if not name.startswith(OBJECTIVE)}
+        return weights, {name: value for name, value in counting.items() if name.startswith(OBJECTIVE)}, others
 
     @torch.no_grad()
     def restore(self, document: Mapping[str, Any], weights: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> None:
-        """Become what was saved."""
-        try:
-            self._restore(document, weights, others)
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(
-                f"the training state is not that of this run: {error!r}. Give another --out."
-            ) from None
-
-    def _restore(
-        self, document: Mapping[str, Any], weights: Mapping[str, Tensor], others: Mapping[str, Tensor]
-    ) -> None:
+        """Become what was saved; a state of another run raises KeyError, TypeError or ValueError."""
         pairs = [(self.tally, take_own_rank(others["tally"]))]
         memories: list[tuple[Tensor, dict[str, Tensor]]] = []
         for name, parameter in trainable_names(self.module):
-            counting = others[name] if is_objective_parameter(name) else weights[name]
+            counting = others[name] if name.startswith(OBJECTIVE) else weights[name]
             pairs.append((parameter, counting if self.average is None else others[f"weights/{name}"]))
             if self.average is not None:
                 pairs.append((self.average.weights[name], counting))
@@ -132,6 +294,3 @@ class State:
                 memory["step"] = torch.tensor(float(self.step), dtype=torch.float32, device=parameter.device)
             if memory:
                 self.optimizer.state[parameter] = memory
-
-
-WORDS = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # what torch's optimisers call what they remember

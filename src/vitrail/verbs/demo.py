@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from vitrail.checkpoint.load import config_of
+from vitrail.checkpoint.load import open_checkpoint
 from vitrail.config import encode
 from vitrail.inspection import Step, trace_shapes
 from vitrail.models import ViT, create
-from vitrail.runtime.group import is_main_process
-from vitrail.runtime.reporter import harmless, reporting
-from vitrail.runtime.text import text_table
+from vitrail.runtime.machine import is_main_process
+from vitrail.runtime.reporter import harmless, reporting, text_table
 from vitrail.verbs.training import Run, finetune
 
 # The worked example of the paper's readers, then the paper's own model.
@@ -143,6 +142,7 @@ def _asked(name: str) -> tuple[str, tuple[str, ...]]:
     settings = (*SETTINGS, *OWN[name])
     if name != "scratch":
         return BOX, settings
-    config = encode(config_of(BOX))
+    with open_checkpoint(BOX) as checkpoint:
+        config = encode(checkpoint.config)
     settings += (*(f"model.{field}={config[field]}" for field in SAME),)
     return f"ViT-Ti/{config['stem']['patch']}", (*settings, f"model.positions={config['positions']['kind']}")

@@ -6,40 +6,31 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
+from vitrail.checkpoint.load import of_run
 from vitrail.config.check import whole
 from vitrail.data.open import choose_split, open_data
 from vitrail.data.source import Source, Subset
 from vitrail.errors import ConfigError, DataError
-from vitrail.evaluation.answers import answers, check_classifier
-from vitrail.evaluation.labels import Classes, Given, read_labels, read_mapping
+from vitrail.evaluation.answers import Classes, Given, answers, check_classifier, read_labels, read_mapping
 from vitrail.evaluation.report import Subject, predictions, results
 from vitrail.evaluation.report import report as report_of
-from vitrail.evaluation.results import document_of, write_document
-from vitrail.evaluation.tables import tables_of, text_of
+from vitrail.evaluation.results import document_of, tables_of, text_of, write_document
 from vitrail.files import write_bytes
 from vitrail.inspection.report import MOST_IMAGES, check_folder, title_of, write_report
 from vitrail.inspection.study import look_at
 from vitrail.inspection.views import spread
 from vitrail.models import Model
-from vitrail.runtime.inference import InferenceOptions, inference
-from vitrail.runtime.reporter import SILENT, Reporter, harmless
-from vitrail.train.parts import kept_back, was_trained_on, without_held_out
-from vitrail.verbs.opening import (
-    AnyModel,
-    Device,
-    ImageSize,
-    data_name,
-    device_for,
-    model_name,
-    model_path,
-    open_model,
-)
+from vitrail.runtime.inference import InferenceOptions
+from vitrail.runtime.reporter import Reporter, harmless
+from vitrail.train.task import kept_back, was_trained_on, without_held_out
+from vitrail.verbs.opening import AnyModel, Measuring, data_name, measuring, model_name, model_path, open_model
 
 SHOWN = 8  # images of a page where no answer is wrong
+HEADLINE = ("accuracy", "interval", "images", "top5", "loss", "classes")  # of a report, in an evaluation
 FILES: tuple[str, str] = ("evaluation.json", "predictions.csv")
 CHANGED = "Evaluate on data of the same classes, or give a mapping: which of the model's classes each of the data's is."
 
@@ -85,18 +76,12 @@ def evaluate(
     labels: str | os.PathLike[str] | None = None,
     mapping: str | os.PathLike[str] | None = None,
     worst: int = 10,
-    image_size: ImageSize | None = None,
+    image_size: int | tuple[int, int] | None = None,
     out: str | os.PathLike[str] | None = None,
     page: str | os.PathLike[str] | None = None,
-    batch_size: int | None = None,
-    workers: int | None = None,
-    device: Device | None = None,
-    precision: str = "float32",
-    bad_image_limit: float = 0.01,
-    fresh: bool = False,
     allow_pipe: bool = False,
     command: str = "",
-    report: Reporter = SILENT,
+    **options: Unpack[Measuring],
 ) -> Evaluation:
     """Measure a classifier on labeled images, each once: accuracy, calibration, classes, confusions, worst mistakes.
 
@@ -106,7 +91,9 @@ def evaluate(
     image (ReaL's), `mapping` one of the model's classes by class of the data (ObjectNet's). `worst` is how many wrong
     answers to name. `out` is a folder for evaluation.json and predictions.csv; `page` one for the page of
     `vitrail.inspect` about the mistakes, with both files. Outputs are cached on disk, unless `fresh`.
+    Options: batch_size, workers, device, precision ("float32" or "bfloat16"), bad_image_limit, fresh, report.
     """
+    model, against = of_run(model), of_run(against)
     whole("worst", worst, least=0)
     if labels is not None and mapping is not None:
         raise ConfigError("labels and mapping both say what is correct. Give one of them.")
@@ -117,22 +104,15 @@ def evaluate(
     models = [model] if against is None else [model, against]
     splits = open_data(data, allow_pipe=allow_pipe)
     source, said, doubts = choose_images(splits, models, said_data, split, mapped=mapping is not None)
-    with inference(
-        device_for(model, device),
-        batch_size=batch_size,
-        workers=workers,
-        bad_image_limit=bad_image_limit,
-        precision=precision,
-        fresh=fresh,
-        report=report,
-    ) as options:
+    with measuring(evaluate, model, options) as how:
         for doubt in doubts:
-            options.report.note(doubt)
-        opened = [_open(each, source, labels, mapping, image_size, options) for each in models]
-        first, *others = [_ask(each, source, options) for each in opened]  # after all are known to fit
-        writes = options.group.is_main
+            how.report.note(doubt)
+        opened = [_open(each, source, labels, mapping, image_size, how) for each in models]
+        first, *others = [_ask(each, source, how) for each in opened]  # after all are known to fit
+        writes = how.group.is_main
     found = report_of(first, worst=worst, other=others[0] if others else None)
-    setting = {"split": said, "precision": precision, "labels": labels, "mapping": mapping, "image_size": image_size}
+    setting = {"split": said, "precision": how.precision, "labels": labels, "mapping": mapping}
+    setting["image_size"] = image_size
     setting = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in setting.items()}
     rows = results(found, run=name, data=said_data, setting={key: value for key, value in setting.items() if value})
     time = {"seconds": round(first.found.seconds, 2), "reused": first.found.reused}
@@ -140,22 +120,13 @@ def evaluate(
     lines = predictions(first)
     if writes and page is not None:
         files = {FILES[0]: (json.dumps(document, indent=2) + "\n").encode(), FILES[1]: lines}
-        _write_page(page, opened[0], source, document, files, command, report)
+        _write_page(page, opened[0], source, document, files, command, how.report)
     if writes and out is not None and out != page:
         write_document(out / FILES[0], document)
         write_bytes(out / FILES[1], lines)
-    return Evaluation(
-        accuracy=found["accuracy"],
-        interval=found["interval"],
-        images=found["images"],
-        top5=found.get("top5"),
-        loss=found.get("loss"),
-        classes=found["classes"],
-        confusion=found.get("confusion", {}).get("matrix"),
-        worst=found["worst"]["images"],
-        predictions=lines,
-        found=document,
-    )
+    numbers: dict[str, Any] = {name: found.get(name) for name in HEADLINE}
+    numbers |= {"confusion": found.get("confusion", {}).get("matrix"), "worst": found["worst"]["images"]}
+    return Evaluation(**numbers, predictions=lines, found=document)
 
 
 def choose_images(
@@ -188,13 +159,12 @@ def _open(
     source: Source,
     labels: str | os.PathLike[str] | None,
     mapping: str | os.PathLike[str] | None,
-    image_size: ImageSize | None,
+    image_size: int | tuple[int, int] | None,
     options: InferenceOptions,
 ) -> _Opened:
     """Open a model and the labels to measure it by; refuse what does not fit before anything is computed."""
     opened, name = open_model(model, image_size=image_size, device=options.group.device), model_name(model)
-    check_classifier(opened)
-    count, names = opened.config.classes or 0, opened.card.class_names
+    count, names = check_classifier(opened), opened.card.class_names
     fits = count == len(source.class_names) and names in (None, source.class_names)
     if labels is not None:
         return _Opened(name, opened, fits, read_labels(os.fspath(labels), source, Classes(count, names)))
@@ -238,8 +208,8 @@ def _write_page(
     wrong = [row["sample"] for row in worst]
     chosen = wrong or spread(len(source), SHOWN).tolist()
     subject, places = look_at(title_of(opened.name), opened.model, source, chosen, wrong, bias=False, report=report)
-    if worst and subject.views is not None and len(places) == len(worst):  # by whatever labels it was measured
+    if worst and subject.found is not None and len(places) == len(worst):  # by whatever labels it was measured
         labels = [row["class"] for row in worst]
-        subject = subject._replace(views=subject.views._replace(labels=labels, verdicts=[False] * len(worst)))
+        subject.found.views = subject.found.views._replace(labels=labels, verdicts=[False] * len(worst))
     tables = tables_of(document)
     write_report(folder, subject, mistakes=places, tables=tables, beside=files, command=command, report=report)

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from vitrail.config import name_of
+from vitrail.checkpoint.load import of_run
 from vitrail.config.check import whole
 from vitrail.data.decode import from_library
 from vitrail.data.open import choose_split, open_data, open_images
 from vitrail.data.source import Source
-from vitrail.data.sources.files import loose_images
+from vitrail.data.sources.folder import loose_images
 from vitrail.errors import ConfigError
 from vitrail.inspection.layers import compare_layers
 from vitrail.inspection.predictions import open_objective, predict
@@ -21,8 +21,7 @@ from vitrail.inspection.study import look_at
 from vitrail.inspection.views import choose_images
 from vitrail.models import Model
 from vitrail.runtime.reporter import SILENT, Reporter
-from vitrail.verbs.images import gather_images
-from vitrail.verbs.opening import AnyModel, ImageSize, open_model
+from vitrail.verbs.opening import AnyModel, ImageSize, gather_images, model_name, model_source, open_model
 
 
 def inspect(
@@ -54,6 +53,7 @@ def inspect(
     whole("search", search, least=0)
     if images is None and split is not None:
         raise ConfigError(f"split {split!r} is of images, and there are none. Give images.")
+    model, against = of_run(model), of_run(against)
     titles = titles_of(model, against)
     folder = Path(out or f"runs/inspect-{slug_of(model)}").expanduser()
     check_folder(folder, titles[0])
@@ -63,10 +63,10 @@ def inspect(
         other = None if against is None else open_model(against, image_size, device)
     chosen, mistakes = ([], []) if source is None else choose_images(opened, source, count, search, report)
     subject, wrong = look_at(titles[0], opened, source, chosen, mistakes, bias=bias, report=report)
-    objective = None if isinstance(model, Model) or subject.views is None else open_objective(model, opened)
-    if subject.views is not None and objective is not None:
+    objective = None if isinstance(model, Model) or subject.found is None else open_objective(model, opened)
+    if subject.found is not None and objective is not None:
         with report.working("predicting what is hidden"):
-            subject = subject._replace(predictions=predict(objective, subject.views.images))
+            subject = subject._replace(predictions=predict(objective, subject.found.views.images))
     beside, between = None, None
     if other is not None:
         shifts = None if subject.found is None else subject.found.shifts
@@ -97,26 +97,11 @@ def _open(images: object, split: str | None, report: Reporter, *, allow_pipe: bo
 def titles_of(model: AnyModel, against: AnyModel | None) -> list[str]:
     """Name two models shortly, unless that is one name."""
     both = [model] if against is None else [model, against]
-    short = [_title(each) for each in both]
-    return short if len({*short}) == len(short) else [_source(each) or _title(each) for each in both]
-
-
-def _title(model: AnyModel) -> str:
-    return (
-        title_of(source)
-        if (source := _source(model))
-        else (isinstance(model, Model) and name_of(model.config)) or "model"
-    )
-
-
-def _source(model: AnyModel) -> str:
-    """Give where a model comes from; nothing where that is not known."""
-    if not isinstance(model, Model):
-        return os.fspath(model)
-    return "" if model.card.provenance is None else model.card.provenance.source
+    short = [title_of(source) if (source := model_source(each)) else model_name(each) for each in both]
+    return short if len({*short}) == len(short) else [model_name(each) for each in both]
 
 
 def slug_of(model: AnyModel) -> str:
     """Give a name for a folder, which holds the folder of a path too."""
-    parts = Path((_source(model) or _title(model)).rstrip("/")).with_suffix("").parts[-2:]
+    parts = Path(model_name(model).rstrip("/")).with_suffix("").parts[-2:]
     return re.sub(r"[^A-Za-z0-9.-]+", "-", "-".join(parts)).strip("-") or "model"

@@ -1,27 +1,80 @@
-"""What a verb is given, opened: a model by name, file, run folder or in memory, and what to call it and the data."""
+"""What a verb is given, opened: a model by name, file, run folder or in memory; images by path, glob or in memory."""
 
+import glob
+import inspect
 import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypedDict
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from vitrail.checkpoint.load import load
 from vitrail.config import as_size, name_of
-from vitrail.errors import ConfigError
+from vitrail.config.words import TRAINING, by_meaning
+from vitrail.data.decode import Pixels
+from vitrail.data.open import open_data
+from vitrail.data.preprocess import read_image
+from vitrail.data.source import Source
+from vitrail.data.sources.dataset import DatasetSource
+from vitrail.data.sources.folder import FilesSource, FolderSource, is_image
+from vitrail.data.sources.remote import RemoteShards
+from vitrail.errors import ConfigError, DataError
 from vitrail.models import Model
-from vitrail.runtime.group import choose_device
+from vitrail.runtime.inference import InferenceOptions, Precision, inference_options
+from vitrail.runtime.machine import choose_device, joined, keep_memory
+from vitrail.runtime.reporter import Reporter
 
 AnyModel = str | os.PathLike[str] | Model  # a name, a file, a run folder, or a model in memory
 ImageSize = int | tuple[int, int]
 Device = str | torch.device
+WORDS = {"topk": "top", "top_k": "top", "num_workers": "workers"}  # other libraries', beside those of training
+DATA = (".parquet", ".tar", ".csv", ".tsv", ".jsonl")  # files that hold or list many images
+NAMED = 5  # paths that a message lists
+
+
+class Options(TypedDict, total=False):
+    """How to go through images."""
+
+    batch_size: int | None  # None: 16, or 256 on a GPU
+    workers: int | None  # processes that decode; None: by the machine
+    device: Device | None  # None: a GPU where there is one; a model in memory stays where it is
+    precision: Precision
+    report: Reporter
+
+
+class Measuring(Options, total=False):
+    """How to measure a model on images."""
+
+    bad_image_limit: float  # stop where more than this share of them cannot be decoded; 0.01 where it is left out
+    fresh: bool  # compute everything again, and keep nothing
+
+
+def check_options(verb: Callable[..., object], kind: type, options: Mapping[str, object]) -> None:
+    """Refuse an option that a verb does not have, and say which one may be meant."""
+    for name in options.keys() - kind.__annotations__.keys():
+        known = [each for each in inspect.signature(verb).parameters if each != "options"] + [*kind.__annotations__]
+        words = {word: meant for word, meant in {**TRAINING, **WORDS}.items() if meant in known}
+        raise ConfigError(f"{verb.__name__} has no option {name!r}.{by_meaning(name, known, words)}")
+
+
+@contextmanager
+def measuring(verb: Callable[..., object], model: AnyModel, options: Measuring) -> Iterator[InferenceOptions]:
+    """Join the processes of a run where the model is, and choose for this machine what is left open."""
+    check_options(verb, Measuring, options)
+    keep_memory()
+    given: dict[str, Any] = {**options}
+    with joined(device_for(model, given.pop("device", None))) as group:
+        yield inference_options(group, **given)
 
 
 def open_model(model: AnyModel, image_size: ImageSize | None = None, device: Device | None = None) -> Model:
     """Load a checkpoint; a model in memory stays as it is and where it is."""
-    if isinstance(model, str | os.PathLike):
-        return load(model, image_size=image_size, device=choose_device(device))
     if not isinstance(model, Model):
-        raise ConfigError(f"model must be a name, a file, a run folder or a model; got {type(model).__name__}.")
+        return load(model_source(model), image_size=image_size, device=choose_device(device))
     own = model.config.image_size
     if image_size is not None and as_size(image_size) != own:
         raise ConfigError(
@@ -43,20 +96,113 @@ def device_for(model: AnyModel, device: Device | None) -> Device | None:
 
 def model_path(model: AnyModel) -> Path | None:
     """Give where a model was loaded from; None where it was not loaded."""
-    if not isinstance(model, Model):
-        return Path(model).expanduser()
-    return None if model.card.provenance is None else Path(model.card.provenance.source).expanduser()
+    return Path(source).expanduser() if (source := model_source(model)) else None
 
 
 def model_name(model: AnyModel) -> str:
     """Name a model for people and documents: where it comes from, or else what it is."""
+    return model_source(model) or (isinstance(model, Model) and name_of(model.config)) or "model"
+
+
+def model_source(model: AnyModel) -> str:
+    """Give where a model comes from; nothing where that is not known."""
     if isinstance(model, str | os.PathLike):
         return os.fspath(model)
     if not isinstance(model, Model):
-        raise ConfigError(f"model must be a name, a file, a run folder or a model; got {type(model).__name__}.")
-    return model.card.provenance.source if model.card.provenance is not None else name_of(model.config) or "model"
+        raise ConfigError(f"model must be a name, a file, a run, its folder or a model; got {type(model).__name__}.")
+    return "" if model.card.provenance is None else model.card.provenance.source
 
 
 def data_name(data: object) -> str:
     """Name data for people and documents: its path, or else its type."""
     return os.fspath(data) if isinstance(data, str | os.PathLike) else type(data).__name__
+
+
+class ImageList(FilesSource):
+    """Images by their paths, and by their numbers those that are elsewhere: in memory, or in another source."""
+
+    def __init__(self, names: list[str], held: Mapping[int, object]) -> None:
+        super().__init__(names)
+        self._held = held
+
+    def read(self, index: int) -> bytes | Pixels:
+        """Read an image from where it is."""
+        match self._held.get(index):
+            case None:
+                return super().read(index)
+            case (Source() as source, int(place)):
+                return source.read(place)
+            case image:
+                return read_image(image)
+
+    def name(self, index: int) -> str:
+        """Give the path of an image as it was given, or its number where it has none."""
+        return self._names[index]
+
+
+def gather_images(images: object, report: Reporter) -> ImageList:
+    """Give one source of all images; every path is looked for first, so that a wrong one costs no compute."""
+    names: list[str] = []
+    held: dict[int, object] = {}
+    missing: list[str] = []
+    for image in _each(images):
+        if not isinstance(image, str | os.PathLike | Source):
+            held[len(names)] = image
+            names.append(f"image {len(names)}")
+            continue
+        found = [image] if isinstance(image, Source) else find_images(os.path.expanduser(os.fspath(image)), report)
+        for each in found:
+            if isinstance(each, Source):
+                held |= {len(names) + place: (each, place) for place in range(len(each))}
+            names += [each] if isinstance(each, str) else map(each.name, range(len(each)))
+        missing += [] if found else [str(image)]
+    if missing:
+        more = f" and {len(missing) - NAMED:,} more" if len(missing) > NAMED else ""
+        raise DataError(f"there is no image at {', '.join(map(repr, missing[:NAMED]))}{more}. Check the path.")
+    if not names:
+        raise DataError("expected one image or more; got none. Give files, folders, or images in memory.")
+    return ImageList(names, held)
+
+
+def _each(images: object) -> Iterable[object]:
+    """Take several apart; one image, path or source is a list of one."""
+    if images is None or isinstance(images, Mapping):
+        got = "None" if images is None else "a dict. Give its values"
+        raise ConfigError(f"images must be a path, an image in memory, a list of these, or a dataset; got {got}.")
+    if isinstance(images, np.ndarray | Tensor):
+        return list(images) if images.ndim == 4 else [images]
+    if isinstance(images, str | os.PathLike | bytes | bytearray | memoryview | Source):
+        return [images]
+    several = isinstance(images, Iterable)
+    if isinstance(images, Sized) and hasattr(images, "__getitem__"):
+        first = next(iter(images), None) if several else ()
+        if isinstance(first, tuple | Mapping):  # items of a dataset, an image and its label each
+            return [DatasetSource(images, np.full(len(images), -1), ())]
+    return images if several else [images]
+
+
+def find_images(text: str, report: Reporter) -> list[str | Source]:
+    """Find the images that a path, a folder, a data set or a glob means; none where nothing is there."""
+    if os.path.isfile(text) and not text.lower().endswith(DATA):
+        return [text]
+    if os.path.isdir(text):
+        return _in_folder(text, report)
+    if os.path.exists(text) or text in ("sample", "synthetic") or text.startswith(("hf:", "http://", "https://")):
+        sources = open_data(text, unlabeled=True).values()
+        if any(isinstance(source, RemoteShards) for source in sources):
+            raise DataError(f"{text}: a stream of shards is not read in order. Download them, and give the files.")
+        return [*sources]
+    found = sorted(glob.glob(text, recursive=True)) if glob.has_magic(text) else []
+    inside = [] if "**" in text else [path for path in found if os.path.isdir(path)]  # ** lists what is in them too
+    files = [path for path in found if is_image(Path(path))]
+    return [*files, *(each for folder in inside for each in _in_folder(folder, report))]
+
+
+def _in_folder(folder: str, report: Reporter) -> list[str | Source]:
+    source = FolderSource(folder, unlabeled=True)
+    if source.ignored:
+        some = ", ".join(source.ignored_names[:2])
+        report.note(f"{folder}: left out {source.ignored:,} files that are no images by their suffix, such as {some}")
+    for place, reason in source.problems:
+        report.note(f"{os.path.join(folder, place)} was not read: {reason}")
+    return [os.path.join(folder, source.name(index)) for index in range(len(source))]

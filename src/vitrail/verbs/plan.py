@@ -1,16 +1,19 @@
 """`vitrail.plan`: parameters, operations and memory of a model, and the cost of a run, without running anything."""
 
+import os
 from collections.abc import Sequence
 from math import isfinite
 from typing import get_args
 
+from vitrail.checkpoint.load import of_run, open_checkpoint
 from vitrail.config import ModelConfig, as_size, name_of, override, parse, whole
 from vitrail.config.check import LARGEST, one_of, positive
 from vitrail.errors import ConfigError
 from vitrail.models import Model
-from vitrail.ops.cost import memory
+from vitrail.ops.cost import counts
 from vitrail.ops.cost.plan import CostPlan
-from vitrail.runtime.text import text_table
+from vitrail.runtime.reporter import text_table
+from vitrail.train.task import is_checkpoint
 
 MOST_IMAGES = 10**15
 QUADRATIC = 0.5  # share of the work that is token against token, from which it is worth a warning
@@ -24,7 +27,7 @@ class Plan(CostPlan):
 
 
 def plan(
-    model: str | ModelConfig | Model,
+    model: str | os.PathLike[str] | ModelConfig | Model,
     *,
     image_size: int | tuple[int, int] | None = None,
     batch_size: int = 64,
@@ -37,19 +40,19 @@ def plan(
 ) -> Plan:
     """Count parameters, operations and memory of a model, and what a run would cost; nothing is run.
 
-    `model` is a name such as ViT-B/16, a configuration, or a model in memory; `fields` change its configuration. The
-    memory is that of a training step of `batch_size` images on `device` (cuda or cpu). With `images`, those of the
-    data, and `epochs`, the run is counted too, also in the exaFLOPs of the paper's Table 6.
+    `model` is a name such as ViT-B/16 or vitrail-ti8, weights on disk, a run, a configuration, or a model in memory;
+    `fields` change its configuration. The memory is that of a training step of `batch_size` images on `device` (cuda or
+    cpu). With `images`, those of the data, and `epochs`, the run is counted too, also in the exaFLOPs of Table 6.
     """
     if (epochs is None) != (images is None):
         raise ConfigError("a run needs both images and epochs; got one of them.")
     for name, value, kind in (
-        ("precision", precision, memory.Precision),
-        ("optimizer", optimizer, memory.Optimizer),
-        ("device", device, memory.Device),
+        ("precision", precision, counts.Precision),
+        ("optimizer", optimizer, counts.Optimizer),
+        ("device", device, counts.Device),
     ):
         one_of(name, value, get_args(kind))
-    step = memory.Step(
+    step = counts.Step(
         kind="train",
         batch=whole("batch_size", batch_size),
         precision=precision,  # pyright: ignore[reportArgumentType]
@@ -59,7 +62,12 @@ def plan(
     if epochs is not None and positive("epochs", epochs) > LARGEST:
         raise ConfigError(f"epochs must be at most {LARGEST}; got {epochs}.")
     changes = fields if image_size is None else {**fields, "image_size": as_size(image_size)}
-    if isinstance(model, str):
+    model = of_run(model)
+    if isinstance(model, os.PathLike) or (isinstance(model, str) and is_checkpoint(model)):
+        title = os.fspath(model)
+        with open_checkpoint(title) as checkpoint:
+            config = override(checkpoint.config, changes)
+    elif isinstance(model, str):
         config, title = parse(model, changes), model
     else:
         config = override(model.config if isinstance(model, Model) else model, changes)

@@ -3,7 +3,8 @@
 import csv
 import io
 import os
-import unicodedata
+import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +19,10 @@ from vitrail.errors import ConfigError
 from vitrail.files import check_writable, replacing, write_bytes
 from vitrail.files.tables import write_table
 from vitrail.ops.metrics import bounded, first_classes
-from vitrail.runtime.reporter import harmless
+from vitrail.runtime.reporter import cell_len, fit, one_line
 
-WIDTH = 80  # columns of a table
-WIDEST = (32, 24)  # of its names and of its labels
+WIDEST = (0.4, 0.3)  # shares of a terminal's width that names and labels take at most
+LEAST, MOST = 40, 1 << 14  # columns of a table: of a narrow terminal, and of none, which cuts no path
 SHOWN = 10  # images that a printed object shows
 FEATURES = (".npy", ".parquet")  # kinds of files that hold features
 
@@ -63,7 +64,7 @@ class Prediction:
         return [(self.class_names[int(number)], float(shares[number])) for number in best]
 
     def __str__(self) -> str:
-        return f"{_one_line(self.name)}: {_one_line(self.label)} {self.probability:.1%}"
+        return f"{one_line(self.name)}: {one_line(self.label)} {self.probability:.1%}"
 
     def __repr__(self) -> str:
         return f"Prediction(name={self.name!r}, label={self.label!r}, probability={self.probability:.4f})"
@@ -124,21 +125,24 @@ class Predictions(Sequence[Prediction]):
         return {"predictions": answers, "failed": [each._asdict() for each in self.failed]}
 
     def table(self, shown: int | None = None) -> Iterator[str]:
-        """Give a table for people, in 80 columns: a line for each image, its label, then as many others as fit."""
+        """Give a table for people: a line for each image, its label and the others; on a terminal in its width."""
+        width = max(shutil.get_terminal_size().columns, LEAST) if sys.stdout.isatty() else MOST
         rows = [(each.name, each.top(self.classes_shown)) for each in self[:shown]]
         if len(rows) == 1:
             (name, answers), *_ = rows
-            yield _fit(name, WIDTH)
-            yield from (f"{share:7.1%}  {_fit(label, WIDTH - 9)}" for label, share in answers)
+            yield fit(name, width).rstrip()
+            yield from (f"{share:7.1%}  {fit(label, width - 9)}".rstrip() for label, share in answers)
             return
-        first = min(max((_width(_one_line(name)) for name, _ in rows), default=0), WIDEST[0])
-        second = min(max((_width(_one_line(top[0][0])) for _, top in rows), default=0), WIDEST[1])
+        most = int(WIDEST[0] * width), int(WIDEST[1] * width)
+        first = min(max((cell_len(one_line(name)) for name, _ in rows), default=0), most[0])
+        second = min(max((cell_len(one_line(top[0][0])) for _, top in rows), default=0), most[1])
         for name, ((label, share), *others) in rows:
-            line = f"{_fit(name, first, fill=True)}  {_fit(label, second, fill=True)} {share:6.1%}"
+            line = f"{fit(name, first)}  {fit(label, second)} {share:6.1%}"
             for other, share in others:
-                more = f"  {_one_line(other)} {share:.1%}"
-                if _width(line + more) > WIDTH:
-                    break
+                more = f"  {fit(other, most[1]).rstrip()} {share:.1%}"
+                if cell_len(line + more) > width:  # goes on below its label
+                    yield line
+                    line = " " * first
                 line += more
             yield line
 
@@ -146,7 +150,7 @@ class Predictions(Sequence[Prediction]):
         lines = [*self.table(SHOWN)]
         if len(self) > SHOWN:
             lines.append(f"... {len(self):,} images in all")
-        lines += [f"failed: {_one_line(name)}: {_one_line(reason)}" for name, reason in self.failed[:SHOWN]]
+        lines += [f"failed: {one_line(name)}: {one_line(reason)}" for name, reason in self.failed[:SHOWN]]
         if len(self.failed) > SHOWN:
             lines.append(f"... {len(self.failed):,} failed in all")
         return "\n".join(lines)
@@ -189,30 +193,6 @@ def check_file(path: str | os.PathLike[str], suffixes: tuple[str, ...] = ()) -> 
     check_writable(path)
 
 
-def _one_line(text: str) -> str:
-    return harmless(text.replace("\n", "\\n"))
-
-
 def _valid(text: str) -> str:
     """Give a text that UTF-8 can hold: names of files may hold any bytes."""
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-def _width(text: str) -> int:
-    """Count the columns of a terminal that a text takes."""
-    wide = sum(unicodedata.east_asian_width(sign) in "WF" for sign in text)
-    return len(text) + wide - sum(bool(unicodedata.combining(sign)) for sign in text)
-
-
-def _fit(text: str, width: int, *, fill: bool = False) -> str:
-    """Cut the middle out of a text that takes more columns; fill a shorter one up where that is asked for."""
-    text = _one_line(text)
-    if _width(text) > width:
-        half = (width - 3) // 2
-        head, tail = text[:half], text[-half:]
-        while _width(head) > half:
-            head = head[:-1]
-        while _width(tail) > half:
-            tail = tail[1:]
-        text = f"{head}...{tail}"
-    return text + " " * (width - _width(text)) * fill

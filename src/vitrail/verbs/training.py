@@ -1,27 +1,26 @@
 """`vitrail.finetune` and `vitrail.pretrain`: the two recipes of the paper, on one loop."""
 
+import inspect
 import json
 import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec
 
-from vitrail.checkpoint.load import load
+from vitrail.checkpoint.load import load, of_run
 from vitrail.config.recipes import adjust
 from vitrail.data.open import open_data
 from vitrail.errors import ConfigError, DataError, VitrailError
-from vitrail.evaluation.curves import draw_sets, probe_features
-from vitrail.evaluation.features import choose_sets
+from vitrail.evaluation.features import choose_sets, draw_sets, probe_features
 from vitrail.models import Model
-from vitrail.runtime.group import is_main_process
-from vitrail.runtime.memory import keep_memory
+from vitrail.runtime.machine import is_main_process, keep_memory
 from vitrail.runtime.reporter import reporting
-from vitrail.train.checkpoints import LOG
+from vitrail.train.folder import LOG
 from vitrail.train.pace import steps_within
 from vitrail.train.prepare import Probe
 from vitrail.train.request import TrainRequest, choose_recipe, make_task, read_request
@@ -31,15 +30,21 @@ from vitrail.train.task import AnyModel, open_start
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run that ended, or was interrupted and can be resumed by the same call."""
+    """A run that ended, or was interrupted (`finished` is False) and can be resumed by the same call.
 
-    folder: Path | None  # None: nothing was kept on disk
+    `folder` is where it was kept; None without `out`. `metrics` are of the last evaluation: accuracy, loss, images and
+    left_out of the val images, and at the end with test_ before them of the test images; {} where none was made yet.
+    `history` has every record of the log, dicts with their `kind` (train, evaluation, probe) and `step`. `model` is the
+    trained model; functions that take a model take a run too.
+    """
+
+    folder: Path | None
     finished: bool
     step: int
     steps: int
-    metrics: Mapping[str, float]  # of the last evaluation; of the test images with test_ before their names
+    metrics: Mapping[str, float]
     seconds: float
-    history: tuple[Mapping[str, Any], ...] = field(repr=False)  # every record of the log
+    history: tuple[Mapping[str, Any], ...] = field(repr=False)
     again: bool = False  # it was finished before, and nothing was done now
     labeled: bool = True  # the training images have labels
     held: Model | None = field(default=None, repr=False)
@@ -49,9 +54,18 @@ class Run:
         """The trained model, to evaluate; opened from the folder on its first use."""
         if self.held is not None:
             return self.held
+        return load(self)
+
+    def __fspath__(self) -> str:
+        """Give the folder's path, for what takes one."""
         if self.folder is None:
-            raise ConfigError("the run was interrupted before its first step, so there is no model. Run it again.")
-        return load(self.folder)
+            raise ConfigError("the run has no folder, and no model where it took no step. Run it again, with out=...")
+        return str(self.folder)
+
+    def document(self) -> dict[str, Any]:
+        """Give how the run ended as plain values, for JSON."""
+        ended = {"finished": self.finished, "step": self.step, "steps": self.steps, "metrics": self.metrics}
+        return {"out": str(self.folder), **ended, "seconds": round(self.seconds, 1)}
 
     def __str__(self) -> str:
         """Say how the run ended, in a few lines."""
@@ -78,7 +92,7 @@ def finetune(
     recipe: str | None = None,
     minutes: float | None = None,
     probe: object = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Callback | Sequence[Callback] | None = (),
     settings: Sequence[str] = (),
     workers: int | None = None,
     device: str | None = None,
@@ -96,70 +110,36 @@ def finetune(
     data, and said. Any field of the training is a keyword: `learning_rate=1e-3, epochs=5, batch_size=64, mixup=0.2`;
     a field of a part by `**{"optimizer.betas": (0.9, 0.95)}`, of the model by `**{"model.dropout": 0.1}`, and as texts
     by `settings=["learning_rate=1e-3"]`. With `out` the run is kept there, and the same call resumes it; without,
-    nothing is kept on disk. `minutes` takes as many steps as fit. Each of `callbacks` sees every record of the log as
-    a dict, and ends the run by returning True. `objective` may be an object of your own: docs/training.md.
+    nothing is kept on disk. `minutes` takes as many steps as fit. Each of `callbacks`, or the only one, sees every
+    record of the log as a dict, and ends the run by returning True, or anything that is true. `objective` may be an
+    object of your own: docs/training.md.
     """
-    return _train(
-        "finetune",
-        data,
-        model=model,
-        out=out,
-        recipe=recipe,
-        minutes=minutes,
-        probe=probe,
-        callbacks=callbacks,
-        settings=settings,
-        workers=workers,
-        device=device,
-        tensorboard=tensorboard,
-        allow_pipe=allow_pipe,
-        quiet=quiet,
-        command=command,
-        fields=fields,
-    )
+    return _train("finetune", **locals())
 
 
-def pretrain(
-    data: object,
-    *,
-    model: AnyModel | None = None,
-    out: str | os.PathLike[str] | None = None,
-    recipe: str | None = None,
-    minutes: float | None = None,
-    probe: object = None,
-    callbacks: Sequence[Callback] = (),
-    settings: Sequence[str] = (),
-    workers: int | None = None,
-    device: str | None = None,
-    tensorboard: bool = False,
-    allow_pipe: bool = False,
-    quiet: bool = False,
-    command: str = "",
-    **fields: Any,  # noqa: ANN401
-) -> Run:
+Arguments = ParamSpec("Arguments")
+
+
+def _arguments_of(other: Callable[Arguments, Run]) -> Callable[[Callable[..., Run]], Callable[Arguments, Run]]:
+    """Give a function the arguments of another, for people who ask for them and for their editors."""
+
+    def give(function: Callable[..., Run]) -> Callable[Arguments, Run]:
+        vars(function)["__signature__"] = inspect.signature(other)
+        return function
+
+    return give
+
+
+@_arguments_of(finetune)
+def pretrain(*arguments: Any, **options: Any) -> Run:  # noqa: ANN401
     """Train a fresh model by its name, as the paper pre-trains: `model="ViT-B/16", recipe="i1k"`.
 
     With `objective="masked-patch"`, "mae" or "next-pixel" images need no labels: any folder of them will do. All other
     arguments are those of `vitrail.finetune`; `probe` are labelled images on which features are measured meanwhile.
     """
-    return _train(
-        "pretrain",
-        data,
-        model=model,
-        out=out,
-        recipe=recipe,
-        minutes=minutes,
-        probe=probe,
-        callbacks=callbacks,
-        settings=settings,
-        workers=workers,
-        device=device,
-        tensorboard=tensorboard,
-        allow_pipe=allow_pipe,
-        quiet=quiet,
-        command=command,
-        fields=fields,
-    )
+    given = inspect.signature(finetune).bind(*arguments, **options)
+    given.apply_defaults()
+    return _train("pretrain", **given.arguments)
 
 
 def _train(
@@ -171,17 +151,15 @@ def _train(
     recipe: str | None,
     minutes: float | None,
     probe: object,
-    callbacks: Sequence[Callback],
+    callbacks: Callback | Sequence[Callback] | None,
     settings: Sequence[str],
-    workers: int | None,
-    device: str | None,
-    tensorboard: bool,
     allow_pipe: bool,
     quiet: bool,
-    command: str,
     fields: Mapping[str, Any],
+    **how: Any,  # noqa: ANN401
 ) -> Run:
-    """Read what is asked, choose what is open, run it, and give the run."""
+    """Read what is asked, choose what is open, run it, and give the run; `make_task` takes the rest."""
+    model = of_run(model)
     request = read_request(kind, data, model, recipe, settings, fields)
     if minutes is not None:
         request = for_minutes(request, minutes)
@@ -191,18 +169,10 @@ def _train(
         labels = request.needs_labels
         splits = open_data(data, allow_pipe=allow_pipe, unlabeled=not labels, progress=report.progress)
         choice = choose_recipe(request, splits, start)
-        folder = Path(out).expanduser() if out else Path(stack.enter_context(_nowhere()))
-        task = make_task(
-            request,
-            choice,
-            splits,
-            start,
-            out=folder,
-            workers=workers,
-            device=device,
-            tensorboard=tensorboard,
-            command=command,
-        )
+        # Where nothing is to be kept, a folder that is gone afterwards.
+        folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vitrail-")), "run")
+        folder = Path(folder).expanduser()
+        task = make_task(request, choice, splits, start, out=folder, **how)
         probing, said = open_probe(probe, allow_pipe=allow_pipe)
         keep_memory()
         for reason in (*choice.reasons, *said):
@@ -214,32 +184,16 @@ def _train(
             report.note(reason)
         if out:
             report.note(f"writing to {folder}")
-        return _ended(run(task, report, probing, callbacks), kept=bool(out))
-
-
-@contextmanager
-def _nowhere() -> Iterator[str]:
-    """Give a folder that is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="vitrail-") as folder:
-        yield os.path.join(folder, "run")
+        watching = [callbacks] if callable(callbacks) else callbacks or ()
+        return _ended(run(task, report, probing, watching), kept=bool(out))
 
 
 def _ended(outcome: Outcome, *, kept: bool) -> Run:
     log = outcome.out / LOG
     history = tuple(json.loads(line) for line in log.read_text().splitlines()) if log.is_file() else ()
-    saved = outcome.step > 0 and not kept and is_main_process()
-    return Run(
-        folder=outcome.out if kept else None,
-        finished=outcome.finished,
-        step=outcome.step,
-        steps=outcome.steps,
-        metrics=dict(outcome.metrics),
-        seconds=outcome.seconds,
-        history=history,
-        again=outcome.again,
-        labeled=outcome.labeled,
-        held=load(outcome.out) if saved else None,
-    )
+    held = load(outcome.out) if outcome.step > 0 and not kept and is_main_process() else None
+    same = {name: value for name, value in vars(outcome).items() if name not in ("out", "interrupted")}
+    return Run(folder=outcome.out if kept else None, history=history, held=held, **same)
 
 
 def open_probe(probe: object, *, allow_pipe: bool) -> tuple[Probe | None, list[str]]:
@@ -270,6 +224,3 @@ def usual_out(kind: str, data: str) -> Path:
     """Give the folder of a run where none is said: runs/, the verb and the data."""
     name = re.sub(r"[^A-Za-z0-9]+", "-", Path(data).name or data).strip("-").lower()
     return Path("runs") / f"{kind}-{name or 'data'}"
-
-
-VERBS: dict[str, Callable[..., Run]] = {"finetune": finetune, "pretrain": pretrain}

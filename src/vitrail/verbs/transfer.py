@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vitrail.checkpoint.load import of_run
 from vitrail.config import ModelConfig, PatchStem, ViTConfig, parse
 from vitrail.config.recipes import recipe as find_recipe
 from vitrail.data.open import open_data
@@ -14,11 +15,9 @@ from vitrail.evaluation import vtab as protocol
 from vitrail.evaluation.results import over_seeds, write_document
 from vitrail.evaluation.transfer import Transfer, TransferPlan
 from vitrail.evaluation.transfer import transfer as run_transfer
-from vitrail.evaluation.vtab_means import means, vtab_document
-from vitrail.runtime.group import is_main_process
-from vitrail.runtime.memory import keep_memory
-from vitrail.runtime.reporter import harmless, reporting
-from vitrail.runtime.text import text_table
+from vitrail.evaluation.vtab import means, vtab_document
+from vitrail.runtime.machine import is_main_process, keep_memory
+from vitrail.runtime.reporter import harmless, reporting, text_table
 from vitrail.train.request import Choice, choose_recipe, make_task, read_request, refuse_fields
 from vitrail.train.task import AnyModel, open_start
 from vitrail.verbs.training import usual_out
@@ -90,6 +89,7 @@ def transfer(
     `settings` and `fields` are those of `vitrail.finetune`. All runs go into `out`, runs/transfer-DATA where it is left
     out; the same call resumes them.
     """
+    model = of_run(model)
     request = read_request("transfer", data, model, recipe, settings, fields)
     refuse_fields(request, DECIDED["transfer"])
     start = open_start(model)
@@ -129,6 +129,7 @@ def vtab(
     `select`, each is trained on 800 images and measured on 200, without the test images. `settings` and `fields` are
     those of `vitrail.finetune`. All runs go into `out`, runs/vtab-FOLDER where it is left out; the same call resumes.
     """
+    model = of_run(model)
     request = read_request("vtab", folder, model, protocol.RECIPE, settings, fields)
     refuse_fields(request, DECIDED["vtab"])
     start, choice = open_start(model), Choice(model=str(model), training=find_recipe(protocol.RECIPE).training)

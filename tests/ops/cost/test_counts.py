@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from vitrail.config import ModelConfig, ViTConfig, names, override, parse
 from vitrail.models import build
 from vitrail.models.encoder import SelfAttention
-from vitrail.ops.cost.counts import Convolution, convolutions, exaflops, forward_macs, parameters, training_flops
+from vitrail.ops.cost.convolutions import Convolution, convolutions
+from vitrail.ops.cost.counts import exaflops, forward_macs, parameters, training_flops
 
 POSITIONS = ["none", "learned", "learned-2d", "relative", "sinusoidal", "sinusoidal-2d"]
 

@@ -2,7 +2,7 @@ import json
 from typing import Any
 
 from vitrail.config import decode, parse
-from vitrail.ops.cost.memory import Step
+from vitrail.ops.cost.counts import Step
 from vitrail.ops.cost.plan import CostPlan
 
 STEP = Step(kind="train", batch=256, precision="bfloat16")

@@ -3,12 +3,15 @@
 Here is what every format shares, and safetensors; npz, pth and shards have files of their own.
 """
 
+import hashlib
 import json
 import os
+import re
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitrail.config.check import DEEPEST
 from vitrail.errors import CheckpointError
 from vitrail.files import replacing
 
@@ -25,6 +29,15 @@ Shape = tuple[int, ...]
 MOST_TENSORS = 10_000
 PRECISIONS = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
 CODES = {dtype: code for code, dtype in PRECISIONS.items()}
+# What files begin with that people take for weights.
+OTHER_KINDS = {
+    b"\x93NUMPY": "a single array (.npy)",
+    b"\x80": "a pickle, but not one of torch.save; a pickle can run anything, so it was not opened",
+    b"\x89HDF": "an HDF5 file",
+    b"\x1f\x8b": "gzip; unpack it first",
+    b"version https://": "the pointer of a file in Git LFS; fetch the file itself",
+    b"<": "a web page or XML",
+}
 # What a damaged archive raises, from zlib's errors to those of zip's many features.
 DAMAGE = (
     *(zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, KeyError, RuntimeError, NotImplementedError),
@@ -47,26 +60,34 @@ class Archive(ABC):
     def __init__(
         self,
         path: Path,
+        file: BinaryIO,
         entries: Mapping[str, Entry],
         *,
-        file: BinaryIO | None = None,
         strangers: tuple[str, ...] = (),
-        notes: Mapping[str, str],
+        notes: Mapping[str, str] | None = None,
     ) -> None:
-        self.path = path
+        self.path, self.paths = path, (path,)
         self._file = file
         self.entries = MappingProxyType(dict(entries))
         self.strangers = strangers  # what the file holds beside tensors, by name
-        self.notes = MappingProxyType(dict(notes))  # texts that the file carries
+        self.notes = MappingProxyType(dict(notes or {}))  # texts that the file carries
 
     @abstractmethod
     def read(self, name: str) -> Tensor:
         """Read one tensor into memory of its own; safe to call from several threads."""
 
+    def sha256(self) -> str:
+        """Hash the open file, whatever else reads it meanwhile."""
+        found, start = hashlib.sha256(), 0
+        with refusing(self.path):
+            while piece := os.pread(self._file.fileno(), 1 << 20, start):
+                found.update(piece)
+                start += len(piece)
+        return found.hexdigest()
+
     def close(self) -> None:
         """Close the file."""
-        if self._file is not None:
-            self._file.close()
+        self._file.close()
 
     def __enter__(self) -> "Archive":
         return self
@@ -75,21 +96,138 @@ class Archive(ABC):
         self.close()
 
 
+def open_archive(path: Path) -> Archive:
+    """Open a file of tensors in the format that its first bytes say; anything else is refused by what it is."""
+    from vitrail.checkpoint.archives.npz import NpzArchive  # the other formats build on this file
+    from vitrail.checkpoint.archives.pth import LEGACY, PthArchive, is_pickle
+    from vitrail.checkpoint.archives.sharded import ShardedArchive
+
+    kind: Callable[[Path, BinaryIO], Archive] | None = None
+    with refusing(path), ExitStack() as opened:
+        if not path.is_file():
+            raise CheckpointError(f"{path} is no plain file. Give the path of a file.")
+        file = opened.enter_context(path.open("rb"))
+        start = os.pread(file.fileno(), 16, 0)
+        if start[:2] == b"PK":
+            kind = PthArchive if is_pickle(file) else NpzArchive
+        elif start.startswith(LEGACY):
+            kind = PthArchive
+        elif start.lstrip()[:1] == b"{" and int.from_bytes(start[:8], "little") > path.stat().st_size:
+            kind = ShardedArchive
+        elif start[8:9] == b"{":
+            kind = SafeArchive
+        if kind is not None:
+            archive = kind(path, file)
+            opened.pop_all()  # the archive closes it
+            return archive
+    what = next((f"it looks like {what}" for magic, what in OTHER_KINDS.items() if start.startswith(magic)), None)
+    raise CheckpointError(
+        f"{path} is no file of weights: {what or (f'it starts with {start[:8]!r}' if start else 'it is empty')}. "
+        "Expected .npz, safetensors (or an index of its shards), or .pth of torch.save."
+    )
+
+
+@contextmanager
+def refusing(path: Path) -> Iterator[None]:
+    """Say in a refusal of ours why the system does not read a file."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror or error}.") from error
+
+
+class Headers:
+    """Names and shapes of a file under one prefix, with an answer or a refusal to each question."""
+
+    def __init__(self, entries: Mapping[str, Entry], prefix: str) -> None:
+        self.prefix = prefix
+        self.shapes = {
+            name.removeprefix(prefix): entry.shape for name, entry in entries.items() if name.startswith(prefix)
+        }
+        self.everything = {name: entry.shape for name, entry in entries.items()}
+        self.outside = tuple(sorted(name for name in entries if not name.startswith(prefix)))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.shapes
+
+    def shape(self, name: str, axes: int) -> Shape:
+        """Give the shape of a tensor that must be there with this many axes."""
+        if name not in self.shapes:
+            raise CheckpointError(f"the file lacks {self.prefix + name!r}.")
+        if len(self.shapes[name]) != axes:
+            raise CheckpointError(f"{self.prefix + name!r} must have {axes} axes; its shape is {self.shapes[name]}.")
+        return self.shapes[name]
+
+    def rows(self, name: str) -> int | None:
+        """Count the rows of a matrix, torch's outputs; nothing where it is not there."""
+        return self.shape(name, 2)[0] if name in self else None
+
+    def patches(self, name: str, *, flax: bool = False) -> Shape:
+        """Give the width, channels and side of square patches, of a convolution in torch's axes or in Flax's."""
+        shape = self.shape(name, 4)
+        width, channels, patch, across = (shape[3], shape[2], *shape[:2]) if flax else shape
+        if patch != across:
+            raise CheckpointError(f"patches must be square; {name!r} has {patch}x{across}.")
+        return width, channels, patch
+
+    def refuse(self, strangers: Mapping[str, str], why: str) -> None:
+        """Refuse tensors with these marks in their names, each of which is something that no model here has."""
+        for mark, what in strangers.items():
+            if name := next((name for name in self.shapes if mark in name), None):
+                raise CheckpointError(f"{self.prefix + name!r}: the file's model has {what}, {why}.")
+
+    def count(self, prefix: str, what: str, *, start: int = 0, end: str = "/", most: int = DEEPEST) -> int:
+        """Count numbered parts, such as encoderblock_0, encoderblock_1; none may be missing."""
+        pattern = re.compile(re.escape(prefix) + r"(\d{1,6})" + re.escape(end))
+        found = sorted({int(match[1]) for name in self.shapes if (match := pattern.match(name))})
+        if found != list(range(start, start + len(found))) or not 0 < len(found) <= most:
+            some = f"{found[:8]}" + (" and more" if len(found) > 8 else "")
+            raise CheckpointError(
+                f"the file's {what}s {prefix}* must be numbered from {start} without a gap; got {some}."
+            )
+        return len(found)
+
+    def units(self, stage: str, unit: str, *, start: int = 0, end: str = "/") -> tuple[int, ...]:
+        """Count the units of every stage of a ResNet."""
+        stages = range(start, start + self.count(stage, "stage", start=start, end=end, most=16))
+        return tuple(self.count(f"{stage}{number}{unit}", "unit", start=start, end=end) for number in stages)
+
+    def take(self, *prefixes: str) -> tuple[str, ...]:
+        """Take away the tensors that begin so, which no model needs, and give their names."""
+        taken = sorted(name for name in self.shapes if name.startswith(prefixes))
+        for name in taken:
+            del self.shapes[name]
+        return tuple(self.prefix + name for name in taken)
+
+
 def check_count(path: Path, count: int) -> None:
     """Refuse a file of more tensors than any model has, before anything is done with each."""
     if count > MOST_TENSORS:
         raise CheckpointError(f"{path} holds {count:,} tensors; a model has at most {MOST_TENSORS:,}. It was not read.")
 
 
-def fill(read: Callable[[int], bytes], into: np.ndarray) -> None:
-    """Read as many bytes as there is room for, a few megabytes at a time."""
+def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, into: np.ndarray, *, skip: int = 0) -> None:
+    """Fill bytes from a member of a zip archive, a few megabytes at a time; one at a time, for zipfile is one file."""
+    done = 0
+    with archive.open(info) as member:
+        member.seek(skip)
+        while piece := member.read(1 << 22):  # reaching the end is what checks the sum
+            if done + len(piece) > len(into):
+                raise EOFError("it is longer than it says")
+            into[done : done + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
+            done += len(piece)
+    if done < len(into):
+        raise EOFError("it ends too early")
+
+
+def read_at(number: int, start: int, into: np.ndarray) -> None:
+    """Fill bytes from an open file, from an offset on; safe in threads."""
     done = 0
     while done < len(into):
-        piece = read(min(len(into) - done, 1 << 22))
-        if not piece:
+        count = os.preadv(number, [into[done:].data], start + done)
+        if not count:
             raise EOFError("it ends too early")
-        into[done : done + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
-        done += len(piece)
+        done += count
 
 
 def damaged(path: Path, why: object) -> CheckpointError:
@@ -106,12 +244,10 @@ class SafeArchive(Archive):
         from safetensors import SafetensorError, safe_open
 
         try:
-            with safe_open(path, framework="pt") as checked:
+            with refusing(path), safe_open(path, framework="pt") as checked:
                 names = set(checked.keys())
         except SafetensorError as error:
             raise damaged(path, error) from error
-        except OSError as error:
-            raise CheckpointError(f"cannot read {path}: {error.strerror or error}.") from error
         self._number = file.fileno()
         length = int.from_bytes(os.pread(self._number, 8, 0), "little")
         header = json.loads(os.pread(self._number, length, 8))
@@ -119,36 +255,28 @@ class SafeArchive(Archive):
         if header.keys() != names:
             raise damaged(path, "its header names tensors twice")
         check_count(path, len(names))
-        self._start = 8 + length
-        self._spans = {name: tuple(said["data_offsets"]) for name, said in header.items()}
+        self._starts = {name: 8 + length + said["data_offsets"][0] for name, said in header.items()}
         entries = {
             name: Entry(tuple(said["shape"]), PRECISIONS.get(said["dtype"]) or str(said["dtype"]))
             for name, said in header.items()
         }
-        super().__init__(path, entries, file=file, notes=notes)
+        super().__init__(path, file, entries, notes=notes)
 
     def read(self, name: str) -> Tensor:
         """Read one tensor."""
-        entry, (begin, end) = self.entries[name], self._spans[name]
+        entry = self.entries[name]
         assert isinstance(entry.dtype, torch.dtype)
         tensor = torch.empty(prod(entry.shape), dtype=entry.dtype)
-        into: Any = memoryview(tensor.view(torch.uint8).numpy())  # pyright: ignore[reportArgumentType]
-        done = 0
-        while done < end - begin:
-            count = os.preadv(self._number, [into[done:]], self._start + begin + done)
-            if not count:
-                raise damaged(self.path, f"it ends inside {name!r}")
-            done += count
+        try:
+            read_at(self._number, self._starts[name], tensor.view(torch.uint8).numpy())
+        except EOFError as error:
+            raise damaged(self.path, f"it ends inside {name!r}") from error
         return tensor.reshape(entry.shape)
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]:
     """Read every tensor of a file, and its notes."""
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror or error}.") from error
-    with file:
+    with refusing(path), path.open("rb") as file:
         archive = SafeArchive(path, file)
         return {name: archive.read(name) for name in archive.entries}, archive.notes
 

@@ -16,7 +16,7 @@ import torch
 from numpy.lib import format as npy
 from torch import Tensor
 
-from vitrail.checkpoint.archives.base import DAMAGE, Archive, Entry, Shape, check_count, damaged, fill
+from vitrail.checkpoint.archives.base import DAMAGE, Archive, Entry, Shape, check_count, damaged, read_member
 from vitrail.errors import CheckpointError
 from vitrail.files import replacing
 
@@ -49,18 +49,15 @@ class NpzArchive(Archive):
             raise damaged(path, error) from error
         self._members = dict(_members(path, self._zip))
         entries = {name: Entry(member.shape, _precision(member.dtype)) for name, member in self._members.items()}
-        super().__init__(path, entries, file=file, notes={})
+        super().__init__(path, file, entries)
 
     def read(self, name: str) -> Tensor:
         """Read one array; its checksum in the archive is verified on the way."""
         member = self._members[name]
         array = np.empty(prod(member.shape), dtype=member.dtype)
         try:
-            with self._lock, self._zip.open(member.info) as file:  # Python's zipfile is not safe in threads
-                file.seek(member.header)
-                fill(file.read, array.view(np.uint8))
-                if file.read(1):  # reaching the end is what checks the sum
-                    raise EOFError("it is longer than it says")
+            with self._lock:
+                read_member(self._zip, member.info, array.view(np.uint8), skip=member.header)
         except DAMAGE as error:
             raise damaged(self.path, f"{name!r}: {error}") from error
         shaped = array.reshape(member.shape, order="F" if member.columns_first else "C")
@@ -73,8 +70,10 @@ def write_npz(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write arrays as numpy.savez does, to a temporary name that is renamed last."""
     with replacing(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for name, tensor in tensors.items():
+            whole = tensor.detach().cpu().contiguous()
+            array = whole.view(torch.int16).numpy().view("V2") if whole.dtype is torch.bfloat16 else whole.numpy()
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                npy.write_array(file, _array(tensor), allow_pickle=False)
+                npy.write_array(file, array, allow_pickle=False)
 
 
 def _members(path: Path, archive: zipfile.ZipFile) -> list[tuple[str, Member]]:
@@ -140,10 +139,3 @@ def _precision(dtype: np.dtype) -> torch.dtype | str:
     if dtype.kind == "V" and dtype.itemsize == 2 and dtype.names is None:
         return torch.bfloat16
     return FLOATS.get(dtype.str[1:], str(dtype))
-
-
-def _array(tensor: Tensor) -> np.ndarray:
-    whole = tensor.detach().cpu().contiguous()
-    if whole.dtype is torch.bfloat16:
-        return whole.view(torch.int16).numpy().view("V2")
-    return whole.numpy()

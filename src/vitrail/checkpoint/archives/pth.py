@@ -17,19 +17,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.checkpoint.archives.base import DAMAGE, Archive, Entry, check_count, damaged, fill
-from vitrail.checkpoint.archives.pickles import Global, Refused, Storage, TensorRecord, follow, opcodes
+from vitrail.checkpoint.archives.base import CODES, DAMAGE, Archive, Entry, check_count, damaged, read_at, read_member
+from vitrail.checkpoint.archives.pickles import Global, Refused, Storage, TensorRecord, follow
 from vitrail.errors import CheckpointError
 from vitrail.files import replacing
 
-KINDS = {
+STORAGES = {
     "FloatStorage": torch.float32,
     "HalfStorage": torch.float16,
     "BFloat16Storage": torch.bfloat16,
     "DoubleStorage": torch.float64,
-}
-# Of numbers that no weight is made of.
-OTHERS = {
+    # Of numbers that no weight is made of:
     "LongStorage": torch.int64,
     "IntStorage": torch.int32,
     "ShortStorage": torch.int16,
@@ -89,7 +87,7 @@ class PthArchive(Archive):
         except DAMAGE as error:
             raise damaged(path, error) from error
         entries = {name: Entry(record.size, _precision(record.storage)) for name, record in self._tensors.items()}
-        super().__init__(path, entries, file=file, strangers=strangers, notes={})
+        super().__init__(path, file, entries, strangers=strangers)
 
     def read(self, name: str) -> Tensor:
         """Read one tensor's numbers; tensors that share them are read together."""
@@ -107,15 +105,13 @@ class PthArchive(Archive):
         buffer = np.empty(span.size, dtype=np.uint8)
         try:
             if span.info is not None and self._zip is not None:
-                with self._lock, self._zip.open(span.info) as member:  # Python's zipfile is not safe in threads
-                    fill(member.read, buffer)
-                    if member.read(1):  # reaching the end is what checks the sum
-                        raise EOFError("it is longer than it says")
+                with self._lock:
+                    read_member(self._zip, span.info, buffer)
             else:
-                fill(_from(self._number, span.start), buffer)
+                read_at(self._number, span.start, buffer)
         except DAMAGE as error:
             raise damaged(self.path, f"storage {storage.key!r}: {error}") from error
-        numbers = torch.from_numpy(buffer).view(KINDS[storage.kind])
+        numbers = torch.from_numpy(buffer).view(STORAGES[storage.kind])
         with self._lock:
             self._kept = (storage.key, numbers)
         return numbers
@@ -162,7 +158,7 @@ def _look_at_zip(path: Path, archive: zipfile.ZipFile) -> tuple[Any, dict[str, S
     order = by_name.get(f"{root}byteorder")
     if order is not None and (order.file_size > 16 or archive.read(order) != b"little"):
         raise CheckpointError(f"{path} was written on a big-endian machine. Save it again on a little-endian one.")
-    document = follow(opcodes(io.BytesIO(archive.read(roots[0]))))
+    document = follow(io.BytesIO(archive.read(roots[0])))
     start = f"{root}data/"
     spans = {
         name.removeprefix(start): StorageSpan(info.file_size, info=info)
@@ -177,7 +173,7 @@ def _look_at_legacy(path: Path, file: BinaryIO) -> tuple[Any, dict[str, StorageS
     file.seek(0)
     limited = file.read(LARGEST_PICKLE)
     stream = io.BytesIO(limited)
-    _, _, machine, document, keys = (follow(opcodes(stream)) for _ in range(5))
+    _, _, machine, document, keys = (follow(stream) for _ in range(5))
     if not isinstance(machine, dict) or machine.get("little_endian") is not True or not isinstance(keys, list):
         raise damaged(path, "it does not begin as torch.save's files of before 1.6 do")
     counts = {storage.key: storage for storage in _storages(document)}
@@ -215,7 +211,7 @@ def _check(path: Path, name: str, record: TensorRecord, spans: Mapping[str, Stor
     span = spans.get(storage.key)
     if span is None:
         raise damaged(path, f"the numbers of {name!r} are missing")
-    if storage.kind not in KINDS and storage.kind not in OTHERS:
+    if storage.kind not in STORAGES:
         raise CheckpointError(f"{path}: {name!r} is made of {storage.kind}, which no weight is. Save floats.")
     if span.size != storage.length * _itemsize(storage):
         raise damaged(path, f"{name!r} has {span.size:,} bytes, not those of {storage.length:,} numbers")
@@ -227,21 +223,12 @@ def _check(path: Path, name: str, record: TensorRecord, spans: Mapping[str, Stor
 
 
 def _itemsize(storage: Storage) -> int:
-    return (KINDS.get(storage.kind) or OTHERS.get(storage.kind) or torch.uint8).itemsize
+    return STORAGES.get(storage.kind, torch.uint8).itemsize
 
 
 def _precision(storage: Storage) -> torch.dtype | str:
-    return KINDS.get(storage.kind) or str(OTHERS.get(storage.kind, storage.kind)).removeprefix("torch.")
-
-
-def _from(number: int, start: int) -> Any:  # noqa: ANN401
-    def read(count: int) -> bytes:
-        nonlocal start
-        piece = os.pread(number, count, start)
-        start += len(piece)
-        return piece
-
-    return read
+    dtype = STORAGES[storage.kind]
+    return dtype if dtype in CODES else str(dtype).removeprefix("torch.")
 
 
 def _unwrap(path: Path, loaded: object) -> tuple[dict[str, TensorRecord], tuple[str, ...]]:

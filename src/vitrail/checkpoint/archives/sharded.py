@@ -3,6 +3,7 @@
 import json
 from contextlib import ExitStack
 from pathlib import Path
+from typing import BinaryIO
 
 from torch import Tensor
 
@@ -16,9 +17,8 @@ LARGEST_INDEX = 64 * 2**20  # bytes
 class ShardedArchive(Archive):
     """Several files with an index that says which holds which tensor."""
 
-    def __init__(self, index: Path) -> None:
-        shard_of = _read_index(index)
-        self._shards: dict[str, Archive] = {}
+    def __init__(self, index: Path, file: BinaryIO) -> None:
+        shard_of, shards = _read_index(index, file), dict[str, Archive]()
         with ExitStack() as opened:
             for shard in sorted(set(shard_of.values())):
                 path = index.parent / shard
@@ -26,41 +26,32 @@ class ShardedArchive(Archive):
                     raise CheckpointError(
                         f"{index} names {shard!r}, which is not beside it. Download all of its files."
                     )
-                self._shards[shard] = opened.enter_context(_open_shard(path))
-            self._close = opened.pop_all()
-        held = {name: shard for shard, archive in self._shards.items() for name in archive.entries}
-        if wrong := sorted(name for name in shard_of.keys() | held.keys() if shard_of.get(name) != held.get(name)):
-            self.close()
-            raise damaged(index, f"it and its files disagree on {len(wrong)} tensors, such as {wrong[0]!r}")
-        self._shard_of = shard_of
-        self.paths = tuple(archive.path for archive in self._shards.values())
-        self.kind = next(iter(self._shards.values())).kind
-        entries = {name: self._shards[shard].entries[name] for name, shard in shard_of.items()}
-        super().__init__(index, entries, notes={})
+                part = opened.enter_context(path.open("rb"))
+                shards[shard] = (PthArchive if is_pickle(part) else SafeArchive)(path, part)
+            held = {name: shard for shard, archive in shards.items() for name in archive.entries}
+            if wrong := sorted(name for name in shard_of.keys() | held.keys() if shard_of.get(name) != held.get(name)):
+                raise damaged(index, f"it and its files disagree on {len(wrong)} tensors, such as {wrong[0]!r}")
+            self._parts = opened.pop_all()
+        self._holders = {name: shards[shard] for name, shard in shard_of.items()}
+        super().__init__(index, file, {name: archive.entries[name] for name, archive in self._holders.items()})
+        self.paths = (index, *(archive.path for archive in shards.values()))
+        self.kind = next(iter(shards.values())).kind
 
     def read(self, name: str) -> Tensor:
         """Read one tensor from the file that holds it."""
-        return self._shards[self._shard_of[name]].read(name)
+        return self._holders[name].read(name)
 
     def close(self) -> None:
         """Close every file."""
-        self._close.close()
+        super().close()
+        self._parts.close()
 
 
-def _open_shard(path: Path) -> Archive:
-    file = path.open("rb")
-    try:
-        return PthArchive(path, file) if is_pickle(file) else SafeArchive(path, file)
-    except BaseException:
-        file.close()
-        raise
-
-
-def _read_index(index: Path) -> dict[str, str]:
+def _read_index(index: Path, file: BinaryIO) -> dict[str, str]:
     try:
         if index.stat().st_size > LARGEST_INDEX:
             raise damaged(index, "it is too large for an index")
-        document = json.loads(index.read_text(encoding="utf-8"))
+        document = json.load(file)
         shard_of = document["weight_map"]
         fits = all(isinstance(name, str) and isinstance(shard, str) for name, shard in shard_of.items())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -1,34 +1,26 @@
 """How a parameter of ours is made of tensors of theirs, and taken apart again: pure, exact both ways."""
 
-from collections.abc import Iterator
-from itertools import groupby
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from vitrail.checkpoint.archives.base import Shape
-from vitrail.checkpoint.layouts.base import SAME, Codec, Row
-from vitrail.ops.cost.counts import Convolution
+from vitrail.checkpoint.layouts.base import Codec, Row
+from vitrail.config import HybridStem, ModelConfig, ViTConfig
+from vitrail.ops.cost.convolutions import Convolution, convolutions
 
-
-def _stack(*parts: Tensor) -> Tensor:
-    """Put query, key and value one under the other."""
-    return torch.cat(parts)
+UNIT = ("shortcut", "first", "second", "third")  # the convolutions of a ResNet's unit
 
 
 def _three(packed: Tensor, shape: Shape) -> tuple[Tensor, ...]:
     return tuple(part.reshape(shape) for part in packed.chunk(3))
 
 
-def _turn(kernel: Tensor) -> Tensor:
-    """Read a dense or patch kernel, (..., in, out); patches are flat by row, column, channel, as ours."""
-    return kernel.reshape(-1, kernel.shape[-1]).T
-
-
-def _turn_back(matrix: Tensor, shape: Shape) -> tuple[Tensor, ...]:
-    return (matrix.T.reshape(shape),)
-
-
+# The same axes.
+SAME = Codec(Tensor.contiguous, lambda ours, shape: (ours,))
 # A vector in any number of axes: a class token (1, 1, D), a norm's scale (1, 1, 1, C), a bias by head (h, d).
 FLAT = Codec(lambda theirs: theirs.reshape(-1), lambda ours, shape: (ours.reshape(shape),))
 # A position table (1, T, D).
@@ -37,8 +29,8 @@ TABLE = Codec(lambda theirs: theirs[0], lambda ours, shape: (ours[None],))
 PATCH_TABLE = Codec(
     lambda theirs: torch.cat([theirs.new_zeros(1, theirs.shape[2]), theirs[0]]), lambda ours, shape: (ours[1:][None],)
 )
-# Flax's dense kernel, (..., in, out).
-DENSE = Codec(_turn, _turn_back)
+# Flax's dense or patch kernel, (..., in, out); patches are flat by row, column, channel, as ours.
+DENSE = Codec(lambda theirs: theirs.flatten(0, -2).T, lambda ours, shape: (ours.T.reshape(shape),))
 # Flax's convolution, (height, width, in, out), and torch's, (out, in, height, width).
 CONVOLUTION = Codec(lambda theirs: theirs.permute(3, 2, 0, 1), lambda ours, shape: (ours.permute(2, 3, 1, 0),))
 # Torch's convolution of stride P as our matrix of flat patches: row, column, channel.
@@ -49,7 +41,7 @@ PATCHES = Codec(
 # A linear layer kept as a convolution of one pixel, (out, in, 1, 1).
 POINT = Codec(lambda theirs: theirs.flatten(1), lambda ours, shape: (ours.reshape(shape),))
 # Query, key and value apart: torch's matrices and biases, Flax's kernels (D, h, d) and biases (h, d).
-THREE = Codec(_stack, _three)
+THREE = Codec(lambda *theirs: torch.cat(theirs), _three)
 THREE_KERNELS = Codec(
     lambda *theirs: torch.cat([part.flatten(1).T for part in theirs]),
     lambda ours, shape: tuple(part.T.reshape(shape) for part in ours.chunk(3)),
@@ -63,10 +55,103 @@ def pair(ours: str, theirs: str, shape: Shape, codec: Codec = SAME) -> Iterator[
     yield Row(f"{ours}.bias", (f"{theirs}.bias",), shape[:1], SAME)
 
 
-def units_of(convs: list[Convolution]) -> Iterator[tuple[int, int, dict[str, Convolution]]]:
-    """Give stage, place in the stage, and convolutions of every unit; a stage begins with a shortcut that projects."""
-    stage, index = -1, 0
-    for _, group in groupby(convs, key=lambda conv: conv.unit):
-        unit = {conv.part: conv for conv in group}
-        stage, index = (stage + 1, 0) if "shortcut" in unit else (stage, index + 1)
-        yield stage, index, unit
+def token_rows(config: ViTConfig, token: str, table: str, *, folded: bool) -> Iterator[Row]:
+    """Give the rows of the class token and of the positions, in which it has no entry where it is `folded`."""
+    if config.class_tokens:
+        yield Row("class_token", (token,), (1, 1, config.width), FLAT)
+    shape = (1, config.tokens - folded, config.width)
+    yield Row("positions.table.0", (table,), shape, PATCH_TABLE if folded else TABLE)
+
+
+def flax_dense(ours: str, theirs: str, shape: Shape) -> Iterator[Row]:
+    """Give the rows of a kernel and its bias as Flax names them."""
+    yield Row(f"{ours}.weight", (f"{theirs}/kernel",), shape, DENSE)
+    yield Row(f"{ours}.bias", (f"{theirs}/bias",), shape[-1:], FLAT)
+
+
+def flax_norm(ours: str, theirs: str, shape: Shape, words: tuple[str, str] = ("scale", "bias")) -> Iterator[Row]:
+    """Give the rows of a norm as Flax names them, or in other words."""
+    for part, word in zip(("weight", "bias"), words, strict=True):
+        yield Row(f"{ours}.{part}", (f"{theirs}/{word}",), shape, FLAT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchNames:
+    """What a library of torch calls the parts of a ViT; those of a layer stand after `layer` and its number."""
+
+    patches: str
+    token: str
+    table: str
+    layer: str
+    attention_norm: str
+    qkv: tuple[str, ...]  # packed, or query, key and value; before "weight" and "bias"
+    out: str
+    mlp_norm: str
+    expand: str
+    contract: str
+    scales: tuple[str, ...] = ()  # of attention and MLP
+    norm: str
+    hidden: str
+    head: str
+
+
+def vit_rows(config: ViTConfig, names: TorchNames, stem: Iterable[Row] = (), *, folded: bool = False) -> Iterator[Row]:
+    """Give the row of every parameter of a ViT, with those of its stem; `folded`: the class token has no position."""
+    width, patch = config.width, config.stem.patch
+    if isinstance(config.stem, HybridStem):
+        shape = (width, config.stem.channels, patch, patch)
+        yield from pair("embedding.patches.projection", names.patches, shape, PATCHES)
+    else:
+        yield from pair("embedding.projection", names.patches, (width, config.channels, patch, patch), PATCHES)
+    yield from stem
+    yield from token_rows(config, names.token, names.table, folded=folded)
+    rows, codec = (3 * width, SAME) if len(names.qkv) == 1 else (width, THREE)
+    for index in range(config.depth):
+        ours, theirs = f"blocks.{index}", f"{names.layer}{index}"
+        weights, biases = (tuple(f"{theirs}.{name}{kind}" for name in names.qkv) for kind in ("weight", "bias"))
+        yield from pair(f"{ours}.attention_norm", f"{theirs}.{names.attention_norm}", (width,))
+        yield Row(f"{ours}.attention.qkv.weight", weights, (rows, width), codec)
+        if config.qkv_bias:
+            yield Row(f"{ours}.attention.qkv.bias", biases, (rows,), codec)
+        yield from pair(f"{ours}.attention.out", f"{theirs}.{names.out}", (width, width))
+        yield from pair(f"{ours}.mlp_norm", f"{theirs}.{names.mlp_norm}", (width,))
+        yield from pair(f"{ours}.mlp.expand", f"{theirs}.{names.expand}", (config.mlp_width, width))
+        yield from pair(f"{ours}.mlp.contract", f"{theirs}.{names.contract}", (width, config.mlp_width))
+        if config.layer_scale is not None:
+            for branch, scale in zip(("attention", "mlp"), names.scales, strict=False):
+                yield Row(f"{ours}.{branch}_scale.weight", (f"{theirs}.{scale}",), (width,), SAME)
+    yield from pair("norm", names.norm, (width,))
+    if config.pre_logits:
+        yield from pair("hidden", names.hidden, (config.pre_logits, width))
+    if config.classes:
+        yield from pair("head", names.head, (config.classes, config.representation))
+
+
+class ResNetPart(NamedTuple):
+    """A convolution of a ResNet, and its norm: after it in a hybrid's units, before it in BiT's."""
+
+    place: tuple[int, int] | None  # stage and unit; None: the root
+    number: int  # in the unit; 0: the shortcut
+    conv: Convolution
+    kernel: str  # our names
+    norm: str | None
+    width: int  # of the norm
+
+
+def resnet_parts(config: ModelConfig) -> Iterator[ResNetPart]:
+    """List the convolutions of a hybrid's stem or of a BiT."""
+    hybrid = isinstance(config, ViTConfig)
+    start = "embedding.resnet." if hybrid else ""
+    root, *others = convolutions(config)
+    yield ResNetPart(None, 0, root, f"{start}root.weight", f"{start}root_norm" if hybrid else None, root.outward)
+    stage, index, unit = -1, 0, 0
+    for conv in others:
+        if conv.unit != unit:  # the first of a stage begins with a shortcut that projects
+            stage, index = (stage + 1, 0) if conv.part == "shortcut" else (stage, index + 1)
+            unit = conv.unit
+        number, ours = UNIT.index(conv.part), f"{start}stages.{stage}.{index}"
+        kernel, norm = (f"conv{number}", f"{ours}.norm{number}")
+        if number == 0:
+            kernel, norm = ("shortcut.0", f"{ours}.shortcut.1") if hybrid else ("shortcut", None)
+        width = conv.outward if hybrid else conv.inward
+        yield ResNetPart((stage, index), number, conv, f"{ours}.{kernel}.weight", norm, width)

@@ -1,12 +1,14 @@
 """Hugging Face's names for ViT, with the config.json that says what tensors do not: heads, GELU form, epsilon."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from vitrail.checkpoint.archives.base import Entry
-from vitrail.checkpoint.layouts.base import Dialect, FileHints, Found, Headers, Holds, Layout, Row, common_prefix
-from vitrail.checkpoint.layouts.codecs import FLAT, PATCHES, TABLE, THREE, pair
-from vitrail.checkpoint.layouts.inference import file_grid, find_heads
+from vitrail.checkpoint.adapt import Request
+from vitrail.checkpoint.archives.base import Headers
+from vitrail.checkpoint.layouts.base import Dialect, Found, Holds, Layout, Row, common_prefix
+from vitrail.checkpoint.layouts.codecs import TorchNames, vit_rows
+from vitrail.checkpoint.layouts.inference import file_grid, find_heads, read_activation
 from vitrail.config import LearnedPositions, ModelConfig, PatchStem, ViTConfig, as_size
 from vitrail.errors import CheckpointError
 
@@ -19,31 +21,33 @@ ACTIVATIONS = {
     "relu": "relu",
 }
 MODEL_TYPES = ("vit", "vit_mae", "vit_msn")
-# The parts of a layer: as files are written, and as the modules of version 5 are called.
-PARTS = {
-    "written": {
-        "layer": "encoder.layer.",
-        "query": "attention.attention.query",
-        "key": "attention.attention.key",
-        "value": "attention.attention.value",
-        "out": "attention.output.dense",
-        "expand": "intermediate.dense",
-        "contract": "output.dense",
-    },
-    "modules": {
-        "layer": "layers.",
-        "query": "attention.q_proj",
-        "key": "attention.k_proj",
-        "value": "attention.v_proj",
-        "out": "attention.o_proj",
-        "expand": "mlp.fc1",
-        "contract": "mlp.fc2",
-    },
-}
+# As files are written, and as the modules of version 5 are called.
+WRITTEN = TorchNames(
+    patches="embeddings.patch_embeddings.projection",
+    token="embeddings.cls_token",
+    table="embeddings.position_embeddings",
+    layer="encoder.layer.",
+    attention_norm="layernorm_before",
+    qkv=("attention.attention.query.", "attention.attention.key.", "attention.attention.value."),
+    out="attention.output.dense",
+    mlp_norm="layernorm_after",
+    expand="intermediate.dense",
+    contract="output.dense",
+    norm="layernorm",
+    hidden="pooler.dense",
+    head="classifier",
+)
+MODULES = replace(
+    WRITTEN,
+    layer="layers.",
+    qkv=("attention.q_proj.", "attention.k_proj.", "attention.v_proj."),
+    out="attention.o_proj",
+    expand="mlp.fc1",
+    contract="mlp.fc2",
+)
+NAMES = {"written": WRITTEN, "modules": MODULES}
 # Masked pre-training's: of no use to a classifier.
 PRETRAINING = ("decoder.", "embeddings.mask_token")
-
-
 STRANGERS = {
     "distillation_token": "a distillation token",
     "register_tokens": "register tokens",
@@ -52,33 +56,21 @@ STRANGERS = {
 }
 
 
-def recognize(entries: Mapping[str, Entry]) -> str | None:
-    """Find the prefix of the encoder's names: `vit.` beside a classifier, none in a bare model."""
-    return common_prefix(entries, "embeddings.patch_embeddings.projection.weight")
-
-
-def infer(headers: Headers, hints: FileHints, documents: Mapping[str, Any]) -> Found:
+def infer(headers: Headers, hints: Request, documents: Mapping[str, Any]) -> Found:
     """Read the configuration off names, shapes and config.json."""
     said = documents.get("config.json", {})
     kind = said.get("model_type", "vit")
     if kind not in MODEL_TYPES:
         raise CheckpointError(f"config.json is of a {kind!r} model; expected one of {', '.join(MODEL_TYPES)}.")
-    names = next((names for names, parts in PARTS.items() if _has(headers, parts)), None)
-    if names is None:
+    spoken = next((word for word, names in NAMES.items() if f"{names.layer}0.{names.qkv[0]}weight" in headers), None)
+    if spoken is None:
         raise CheckpointError(
             "the file's names are no ViT's of transformers: expected 'encoder.layer.0.attention.attention.query...' "
             "and others like it."
         )
-    parts, left_out = PARTS[names], headers.take(*PRETRAINING)
-    layer = parts["layer"]
-    for mark, what in STRANGERS.items():
-        if name := next((name for name in headers.shapes if mark in name), None):
-            raise CheckpointError(
-                f"{headers.prefix + name!r}: the file's model has {what}, which transformers' ViT lacks."
-            )
-    width, channels, patch, across = headers.shape("embeddings.patch_embeddings.projection.weight", 4)
-    if patch != across:
-        raise CheckpointError(f"patches must be square; the file has {patch}x{across}.")
+    names, left_out = NAMES[spoken], headers.take(*PRETRAINING)
+    headers.refuse(STRANGERS, "which transformers' ViT lacks")
+    width, channels, patch = headers.patches(f"{names.patches}.weight")
     stem = PatchStem(patch=patch)
     heads, notes = find_heads(width, hints, documents, said.get("num_attention_heads"))
     count = headers.shape("embeddings.position_embeddings", 3)[1]
@@ -93,17 +85,17 @@ def infer(headers: Headers, hints: FileHints, documents: Mapping[str, Any]) -> F
     outside = {f"{_outer(headers.prefix)}classifier.{part}" for part in ("weight", "bias")}
     config = ViTConfig(
         stem=stem,
-        depth=headers.count(layer, "layer", end="."),
+        depth=headers.count(names.layer, "layer", end="."),
         width=width,
-        mlp_width=headers.shape(f"{layer}0.{parts['expand']}.weight", 2)[0],
+        mlp_width=headers.shape(f"{names.layer}0.{names.expand}.weight", 2)[0],
         heads=heads,
         classes=classes,
         image_size=(rows * patch, cols * patch),
         channels=channels,
         positions=LearnedPositions(resampling=LAYOUT.holds.resampling),
-        activation=_activation(said.get("hidden_act", "gelu")),  # pyright: ignore[reportArgumentType]
-        qkv_bias=f"{layer}0.{parts['query']}.bias" in headers,
-        pre_logits=headers.shape(pooler, 2)[0] if pooler in headers else None,
+        activation=read_activation(said, "hidden_act", ACTIVATIONS),
+        qkv_bias=f"{names.layer}0.{names.qkv[0]}bias" in headers,
+        pre_logits=headers.rows(pooler),
         dropout=said.get("hidden_dropout_prob", 0.0),
         attention_dropout=said.get("attention_probs_dropout_prob", 0.0),
         epsilon=said.get("layer_norm_eps", 1e-12),
@@ -116,7 +108,7 @@ def infer(headers: Headers, hints: FileHints, documents: Mapping[str, Any]) -> F
         inferred = (*inferred, f"image size {height}x{width}: what is left over beside whole patches is not read")
     return Found(
         config=config,
-        dialect={"prefix": headers.prefix, "names": names},
+        dialect={"prefix": headers.prefix, "names": spoken},
         inferred=inferred,
         left_out=(*left_out, *(name for name in headers.outside if name not in outside)),
     )
@@ -125,42 +117,15 @@ def infer(headers: Headers, hints: FileHints, documents: Mapping[str, Any]) -> F
 def rows(config: ModelConfig, dialect: Dialect) -> Iterator[Row]:
     """Give the row of every parameter."""
     assert isinstance(config, ViTConfig)
-    assert isinstance(config.stem, PatchStem)
-    width, side, prefix, parts = config.width, config.stem.patch, dialect["prefix"], PARTS[dialect["names"]]
-    embeddings = f"{prefix}embeddings"
-    patches = (width, config.channels, side, side)
-    yield from pair("embedding.projection", f"{embeddings}.patch_embeddings.projection", patches, PATCHES)
-    yield Row("class_token", (f"{embeddings}.cls_token",), (1, 1, width), FLAT)
-    yield Row("positions.table.0", (f"{embeddings}.position_embeddings",), (1, config.tokens, width), TABLE)
-    for index in range(config.depth):
-        ours, theirs = f"blocks.{index}", f"{prefix}{parts['layer']}{index}"
-        three = [f"{theirs}.{parts[part]}" for part in ("query", "key", "value")]
-        yield from pair(f"{ours}.attention_norm", f"{theirs}.layernorm_before", (width,))
-        weights, biases = (tuple(f"{name}.{kind}" for name in three) for kind in ("weight", "bias"))
-        yield Row(f"{ours}.attention.qkv.weight", weights, (width, width), THREE)
-        if config.qkv_bias:
-            yield Row(f"{ours}.attention.qkv.bias", biases, (width,), THREE)
-        yield from pair(f"{ours}.attention.out", f"{theirs}.{parts['out']}", (width, width))
-        yield from pair(f"{ours}.mlp_norm", f"{theirs}.layernorm_after", (width,))
-        yield from pair(f"{ours}.mlp.expand", f"{theirs}.{parts['expand']}", (config.mlp_width, width))
-        yield from pair(f"{ours}.mlp.contract", f"{theirs}.{parts['contract']}", (width, config.mlp_width))
-    yield from pair("norm", f"{prefix}layernorm", (width,))
-    if config.pre_logits:
-        yield from pair("hidden", f"{prefix}pooler.dense", (config.pre_logits, width))
-    if config.classes:
-        yield from pair("head", f"{_outer(prefix)}classifier", (config.classes, config.representation))
-
-
-def default_dialect(config: ModelConfig) -> Dialect:
-    """Speak as transformers writes: a classifier beside `vit.`, or a bare model."""
-    return {"prefix": "vit." if config.classes else "", "names": "written"}
+    prefix = dialect["prefix"]
+    for row in vit_rows(config, NAMES[dialect["names"]]):
+        yield row.under(_outer(prefix) if row.ours.startswith("head.") else prefix)
 
 
 def config_document(config: ViTConfig, class_names: tuple[str, ...] | None) -> dict[str, Any]:
     """Give the config.json that transformers opens."""
     assert isinstance(config.stem, PatchStem)
     height, width = config.image_size
-    words = {"gelu": "gelu", "gelu-tanh": "gelu_pytorch_tanh", "relu": "relu"}
     labels = class_names or tuple(f"LABEL_{index}" for index in range(config.classes or 0))
     document: dict[str, Any] = {
         "architectures": ["ViTForImageClassification" if config.classes else "ViTModel"],
@@ -169,7 +134,7 @@ def config_document(config: ViTConfig, class_names: tuple[str, ...] | None) -> d
         "num_hidden_layers": config.depth,
         "num_attention_heads": config.heads,
         "intermediate_size": config.mlp_width,
-        "hidden_act": words[config.activation],
+        "hidden_act": next(word for word, ours in ACTIVATIONS.items() if ours == config.activation),
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.attention_dropout,
         "initializer_range": 0.02,
@@ -193,11 +158,7 @@ def _outer(prefix: str) -> str:
     return prefix[: prefix[:-1].rfind(".") + 1]
 
 
-def _has(headers: Headers, parts: Mapping[str, str]) -> bool:
-    return f"{parts['layer']}0.{parts['query']}.weight" in headers
-
-
-def _with_size(hints: FileHints, said: Mapping[str, Any], patch: int, count: int) -> FileHints:
+def _with_size(hints: Request, said: Mapping[str, Any], patch: int, count: int) -> Request:
     """Take the grid of the image size that config.json says, unless the caller says one."""
     size = said.get("image_size")
     if size is None or hints.grid is not None:
@@ -208,7 +169,7 @@ def _with_size(hints: FileHints, said: Mapping[str, Any], patch: int, count: int
             f"config.json says image_size={size}, which has {height // patch}x{width // patch} patches of {patch}; the "
             f"file's table has {count - 1}. Say the file's own with grid=(rows, cols)."
         )
-    return FileHints(image_size=hints.image_size, grid=(height // patch, width // patch), fields=hints.fields)
+    return replace(hints, grid=(height // patch, width // patch))
 
 
 def _classes(headers: Headers) -> int | None:
@@ -220,24 +181,15 @@ def _classes(headers: Headers) -> int | None:
     return None if shape is None else shape[0]
 
 
-def _activation(word: object) -> str:
-    if not isinstance(word, str) or word not in ACTIVATIONS:
-        raise CheckpointError(f"config.json says hidden_act={word!r}; this ViT has one of {', '.join(ACTIVATIONS)}.")
-    return ACTIVATIONS[word]
-
-
 LAYOUT = Layout(
     name="hf",
     title="Hugging Face's names",
-    recognize=recognize,
+    recognize=lambda entries: common_prefix(entries, f"{WRITTEN.patches}.weight"),
     infer=infer,
     rows=rows,
-    dialect=default_dialect,
+    # A classifier beside `vit.`, or a bare model.
+    dialect=lambda config: {"prefix": "vit." if config.classes else "", "names": "written"},
     holds=Holds(
-        activations=("gelu", "gelu-tanh", "relu"),
-        epsilon=None,
-        hidden="headless",
-        bias_free=True,
-        resampling="bicubic",
+        activations=("gelu", "gelu-tanh", "relu"), epsilon=None, hidden="headless", bias_free=True, resampling="bicubic"
     ),
 )

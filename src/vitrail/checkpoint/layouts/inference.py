@@ -5,7 +5,8 @@ from dataclasses import replace
 from math import isqrt
 from typing import Any
 
-from vitrail.checkpoint.layouts.base import FileHints, read_note
+from vitrail.checkpoint.adapt import Request
+from vitrail.checkpoint.layouts.base import read_note
 from vitrail.config import Grid, Stem, as_size
 from vitrail.errors import CheckpointError
 
@@ -14,7 +15,7 @@ HEADS = {64: 2, 96: 3, 1152: 16, 1280: 16, 1408: 16, 1536: 16, 1664: 16}
 
 
 def find_heads(
-    width: int, hints: FileHints, documents: Mapping[str, Any], known: object = None
+    width: int, hints: Request, documents: Mapping[str, Any], known: object = None
 ) -> tuple[int, tuple[str, ...]]:
     """Find the number of heads, which packed matrices do not show: told, or the published models' of this width."""
     told = hints.fields.get("heads", known or read_note(documents).get("heads"))
@@ -31,7 +32,15 @@ def find_heads(
     )
 
 
-def noted_grid(documents: Mapping[str, Any], stem: Stem, hints: FileHints) -> FileHints:
+def read_activation(said: Mapping[str, Any], name: str, known: Mapping[str, str]) -> Any:  # noqa: ANN401
+    """Read the activation that config.json says in a library's words: exact GELU where it says none."""
+    word = said.get(name, "gelu")
+    if not isinstance(word, str) or word not in known:
+        raise CheckpointError(f"config.json says {name}={word!r}; this ViT has one of {', '.join(known)}.")
+    return known[word]
+
+
+def noted_grid(documents: Mapping[str, Any], stem: Stem, hints: Request) -> Request:
     """Take the grid of the image size that our own note says, unless the caller says one."""
     size = read_note(documents).get("image_size")
     if hints.grid is not None or size is None:
@@ -44,7 +53,7 @@ def is_square(count: int) -> bool:
     return count > 0 and isqrt(count) ** 2 == count
 
 
-def file_grid(count: int, stem: Stem, hints: FileHints, *, class_entry: bool | None) -> tuple[Grid, bool]:
+def file_grid(count: int, stem: Stem, hints: Request, *, class_entry: bool | None) -> tuple[Grid, bool]:
     """Find the grid of a position table, and whether a class entry stands before it (None: either may be).
 
     The grid is the one given, a square, or that of the image size asked for.

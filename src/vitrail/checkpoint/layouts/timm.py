@@ -1,30 +1,37 @@
 """timm's names for ViT, DeiT, hybrids and BiT, which MAE and DINO share: packed attention, exact GELU."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from math import isfinite
-from typing import Any, assert_never
+from typing import Any
 
-from vitrail.checkpoint.archives.base import Entry
-from vitrail.checkpoint.layouts.base import (
-    SAME,
-    Dialect,
-    FileHints,
-    Found,
-    Headers,
-    Holds,
-    Layout,
-    Row,
-    common_prefix,
-    read_note,
-)
-from vitrail.checkpoint.layouts.codecs import FLAT, PATCH_TABLE, PATCHES, POINT, TABLE, pair, units_of
-from vitrail.checkpoint.layouts.inference import file_grid, find_heads, is_square, noted_grid
+from vitrail.checkpoint.adapt import Request
+from vitrail.checkpoint.archives.base import Entry, Headers
+from vitrail.checkpoint.layouts.base import Dialect, Found, Holds, Layout, Row, common_prefix, read_note
+from vitrail.checkpoint.layouts.codecs import POINT, SAME, TorchNames, pair, resnet_parts, vit_rows
+from vitrail.checkpoint.layouts.inference import file_grid, find_heads, is_square, noted_grid, read_activation
 from vitrail.config import BiTConfig, HybridStem, LearnedPositions, ModelConfig, PatchStem, Stem, ViTConfig
 from vitrail.errors import CheckpointError
-from vitrail.ops.cost.counts import Convolution, convolutions
 
+ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh", "relu": "relu"}
 STEM = {"epsilon": 1e-5, "filter_rule": "variance", "filter_epsilon": 1e-8}
 BIT = {"epsilon": 1e-5, "filter_epsilon": 1e-8}
+NAMES = TorchNames(
+    patches="patch_embed.proj",
+    token="cls_token",
+    table="pos_embed",
+    layer="blocks.",
+    attention_norm="norm1",
+    qkv=("attn.qkv.",),
+    out="attn.proj",
+    mlp_norm="norm2",
+    expand="mlp.fc1",
+    contract="mlp.fc2",
+    scales=("ls1.gamma", "ls2.gamma"),
+    norm="norm",
+    hidden="pre_logits",
+    head="head",
+)
 # What other ViTs of timm have, and this one cannot have.
 STRANGERS = {
     "dist_token": "a distillation token",
@@ -53,40 +60,31 @@ def recognize(entries: Mapping[str, Entry]) -> str | None:
     return bit if bit is not None and f"{bit}stem.conv.weight" in entries else None
 
 
-def infer(headers: Headers, hints: FileHints, documents: Mapping[str, Any]) -> Found:
+def infer(headers: Headers, hints: Request, documents: Mapping[str, Any]) -> Found:
     """Read the configuration off names and shapes; what they leave open is as timm's models of this kind have it."""
     left_out = headers.take(*PRETRAINING)
-    for mark, what in STRANGERS.items():
-        if name := next((name for name in headers.shapes if mark in name), None):
-            raise CheckpointError(
-                f"{headers.prefix + name!r}: the file's model has {what}, which the paper's ViT and BiT do not have."
-            )
-    if "patch_embed.proj.weight" not in headers:
-        found = _infer_bit(headers, hints)
-    else:
-        found = _infer_vit(headers, hints, documents)
-    outside = tuple(name for name in headers.outside if name not in left_out)
-    return Found(config=found.config, dialect=found.dialect, inferred=found.inferred, left_out=(*left_out, *outside))
+    headers.refuse(STRANGERS, "which the paper's ViT and BiT do not have")
+    vit = "patch_embed.proj.weight" in headers
+    found = _infer_vit(headers, hints, documents) if vit else _infer_bit(headers, hints)
+    return replace(found, left_out=(*left_out, *headers.outside))
 
 
 def rows(config: ModelConfig, dialect: Dialect) -> Iterator[Row]:
     """Give the row of every parameter."""
-    for row in _bit_rows(config) if isinstance(config, BiTConfig) else _vit_rows(config, dialect):
-        yield row._replace(theirs=tuple(dialect["prefix"] + name for name in row.theirs))
+    if isinstance(config, BiTConfig):
+        found = _bit_rows(config)
+    else:
+        stem = _resnet_rows(config, "patch_embed.backbone.") if isinstance(config.stem, HybridStem) else ()
+        found = vit_rows(config, replace(NAMES, hidden=dialect["hidden"] or ""), stem, folded=dialect["folded"])
+    return (row.under(dialect["prefix"]) for row in found)
 
 
-def default_dialect(config: ModelConfig) -> Dialect:
-    """Speak as timm does today."""
-    return {"prefix": "", "folded": False, "hidden": None}
-
-
-def _infer_vit(headers: Headers, hints: FileHints, documents: Mapping[str, Any]) -> Found:
-    width, inward, patch, across = headers.shape("patch_embed.proj.weight", 4)
-    if patch != across:
-        raise CheckpointError(f"patches must be square; 'patch_embed.proj.weight' has {patch}x{across}.")
+def _infer_vit(headers: Headers, hints: Request, documents: Mapping[str, Any]) -> Found:
+    width, inward, patch = headers.patches("patch_embed.proj.weight")
     stem, channels = _stem(headers, patch, inward)
     token = "cls_token" in headers
     told = _model_args(documents, token=token)
+    activation = read_activation(told, "act_layer", ACTIVATIONS)
     heads, notes = find_heads(width, hints, documents, told.get("num_heads"))
     if notes and width == 768 and not token:
         raise CheckpointError(
@@ -107,15 +105,15 @@ def _infer_vit(headers: Headers, hints: FileHints, documents: Mapping[str, Any])
         width=width,
         mlp_width=headers.shape("blocks.0.mlp.fc1.weight", 2)[0],
         heads=heads,
-        classes=headers.shape("head.weight", 2)[0] if "head.weight" in headers else None,
+        classes=headers.rows("head.weight"),
         image_size=(rows * stem.stride, cols * stem.stride),
         channels=channels,
         positions=LearnedPositions(resampling=LAYOUT.holds.resampling),
-        activation=told.get("activation", "gelu"),
+        activation=activation,
         qkv_bias="blocks.0.attn.qkv.bias" in headers,
         layer_scale=_first_scale(documents) if scaled else None,
         pooling="token" if token else "mean",
-        pre_logits=headers.shape(f"{hidden}.weight", 2)[0] if hidden else None,
+        pre_logits=headers.rows(f"{hidden}.weight"),
     )
     folded = token and not entry
     form = "its exact form" if config.activation == "gelu" else "its tanh form"
@@ -128,19 +126,14 @@ def _infer_vit(headers: Headers, hints: FileHints, documents: Mapping[str, Any])
 
 
 def _model_args(documents: Mapping[str, Any], *, token: bool) -> dict[str, Any]:
-    """Read what timm's own config.json says of heads, GELU form and pooling."""
+    """Read the arguments that timm's own config.json has; refuses a pooling that the tensors do not show."""
     said = documents.get("config.json", {})
     given = said.get("model_args", {})
     given = given if isinstance(given, dict) else {}
     pooling = given.get("global_pool", said.get("global_pool", "token" if token else "avg"))
     if token and pooling != "token":
         raise CheckpointError(f"config.json says global_pool={pooling!r} beside a class token; expected 'token'.")
-    forms = {"gelu": "gelu", "gelu_tanh": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh", "relu": "relu"}
-    form = given.get("act_layer", "gelu")
-    if not isinstance(form, str) or form not in forms:
-        raise CheckpointError(f"config.json says act_layer={form!r}; this ViT has one of {', '.join(forms)}.")
-    heads = given.get("num_heads")
-    return {"activation": forms[form]} | ({} if heads is None else {"num_heads": heads})
+    return given
 
 
 def _first_scale(documents: Mapping[str, Any]) -> float:
@@ -154,10 +147,7 @@ def _stem(headers: Headers, patch: int, inward: int) -> tuple[Stem, int]:
     for root in ("stem.conv", "conv"):
         if f"{backbone}.{root}.weight" in headers:
             first, channels, *_ = headers.shape(f"{backbone}.{root}.weight", 4)
-            stages = headers.count(f"{backbone}.stages.", "stage", end=".", most=16) if root == "stem.conv" else 0
-            units = tuple(
-                headers.count(f"{backbone}.stages.{stage}.blocks.", "unit", end=".") for stage in range(stages)
-            )
+            units = headers.units(f"{backbone}.stages.", ".blocks.", end=".") if root == "stem.conv" else ()
             return HybridStem(units=units, width=first, patch=patch, **STEM), channels  # pyright: ignore[reportArgumentType]
     if stranger := next((name for name in headers.shapes if name.startswith(backbone)), None):
         raise CheckpointError(
@@ -167,13 +157,12 @@ def _stem(headers: Headers, patch: int, inward: int) -> tuple[Stem, int]:
     return PatchStem(patch=patch), inward
 
 
-def _infer_bit(headers: Headers, hints: FileHints) -> Found:
+def _infer_bit(headers: Headers, hints: Request) -> Found:
     if hints.grid is not None:
         raise CheckpointError(f"a BiT has no position table, so no grid; got grid={hints.grid}. Leave it out.")
     root, channels, *_ = headers.shape("stem.conv.weight", 4)
-    stages = headers.count("stages.", "stage", end=".", most=16)
     config = BiTConfig(
-        units=tuple(headers.count(f"stages.{stage}.blocks.", "unit", end=".") for stage in range(stages)),
+        units=headers.units("stages.", ".blocks.", end="."),
         width=root,
         classes=headers.shape("head.fc.weight", 4)[0] if "head.fc.weight" in headers else None,
         channels=channels,
@@ -185,79 +174,26 @@ def _infer_bit(headers: Headers, hints: FileHints) -> Found:
     return Found(config=config, dialect={"prefix": headers.prefix}, inferred=inferred)
 
 
-def _vit_rows(config: ViTConfig, dialect: Dialect) -> Iterator[Row]:
-    width = config.width
-    match config.stem:
-        case PatchStem(patch=side):
-            shape = (width, config.channels, side, side)
-            yield from pair("embedding.projection", "patch_embed.proj", shape, PATCHES)
-        case HybridStem(patch=side) as stem:
-            shape = (width, stem.channels, side, side)
-            yield from pair("embedding.patches.projection", "patch_embed.proj", shape, PATCHES)
-            yield from _hybrid_rows(config, stem)
-        case _:
-            assert_never(config.stem)
-    if config.class_tokens:
-        yield Row("class_token", ("cls_token",), (1, 1, width), FLAT)
-    folded = dialect["folded"]
-    table = (1, config.tokens - folded, width)
-    yield Row("positions.table.0", ("pos_embed",), table, PATCH_TABLE if folded else TABLE)
-    for index in range(config.depth):
-        ours = theirs = f"blocks.{index}"
-        yield from pair(f"{ours}.attention_norm", f"{theirs}.norm1", (width,))
-        yield Row(f"{ours}.attention.qkv.weight", (f"{theirs}.attn.qkv.weight",), (3 * width, width), SAME)
-        if config.qkv_bias:
-            yield Row(f"{ours}.attention.qkv.bias", (f"{theirs}.attn.qkv.bias",), (3 * width,), SAME)
-        yield from pair(f"{ours}.attention.out", f"{theirs}.attn.proj", (width, width))
-        yield from pair(f"{ours}.mlp_norm", f"{theirs}.norm2", (width,))
-        yield from pair(f"{ours}.mlp.expand", f"{theirs}.mlp.fc1", (config.mlp_width, width))
-        yield from pair(f"{ours}.mlp.contract", f"{theirs}.mlp.fc2", (width, config.mlp_width))
-        if config.layer_scale is not None:
-            yield Row(f"{ours}.attention_scale.weight", (f"{theirs}.ls1.gamma",), (width,), SAME)
-            yield Row(f"{ours}.mlp_scale.weight", (f"{theirs}.ls2.gamma",), (width,), SAME)
-    yield from pair("norm", "norm", (width,))
-    if config.pre_logits:
-        yield from pair("hidden", dialect["hidden"], (config.pre_logits, width))
-    if config.classes:
-        yield from pair("head", "head", (config.classes, config.representation))
-
-
-def _hybrid_rows(config: ViTConfig, stem: HybridStem) -> Iterator[Row]:
-    root, *others = convolutions(config)
-    ours, theirs = "embedding.resnet", "patch_embed.backbone"
-    first = f"{theirs}.stem" if stem.units else theirs
-    yield _kernel(f"{ours}.root", f"{first}.conv", root)
-    yield from pair(f"{ours}.root_norm", f"{first}.norm", (root.outward,))
-    for stage, index, unit in units_of(others):
-        mine, other = f"{ours}.stages.{stage}.{index}", f"{theirs}.stages.{stage}.blocks.{index}"
-        for part, conv in unit.items():
-            number = {"first": 1, "second": 2, "third": 3, "shortcut": 0}[part]
-            names = (f"conv{number}", f"norm{number}") if number else ("shortcut.0", "shortcut.1")
-            peers = (f"conv{number}", f"norm{number}") if number else ("downsample.conv", "downsample.norm")
-            yield _kernel(f"{mine}.{names[0]}", f"{other}.{peers[0]}", conv)
-            yield from pair(f"{mine}.{names[1]}", f"{other}.{peers[1]}", (conv.outward,))
+def _resnet_rows(config: ModelConfig, prefix: str) -> Iterator[Row]:
+    stem = config.stem if isinstance(config, ViTConfig) else config
+    for part in resnet_parts(config):
+        theirs, number = prefix, part.number or ""
+        if part.place is not None:
+            theirs += f"stages.{part.place[0]}.blocks.{part.place[1]}." + ("" if part.number else "downsample.")
+        elif getattr(stem, "units", ()):
+            theirs += "stem."
+        conv = part.conv
+        shape = (conv.outward, conv.inward, conv.kernel, conv.kernel)
+        yield Row(part.kernel, (f"{theirs}conv{number}.weight",), shape, SAME)
+        if part.norm:
+            yield from pair(part.norm, f"{theirs}norm{number}", (part.width,))
 
 
 def _bit_rows(config: BiTConfig) -> Iterator[Row]:
-    root, *others = convolutions(config)
-    yield _kernel("root", "stem.conv", root)
-    for stage, index, unit in units_of(others):
-        ours, theirs = f"stages.{stage}.{index}", f"stages.{stage}.blocks.{index}"
-        for part, conv in unit.items():
-            if part == "shortcut":
-                yield _kernel(f"{ours}.shortcut", f"{theirs}.downsample.conv", conv)
-                continue
-            number = {"first": 1, "second": 2, "third": 3}[part]
-            yield _kernel(f"{ours}.conv{number}", f"{theirs}.conv{number}", conv)
-            yield from pair(f"{ours}.norm{number}", f"{theirs}.norm{number}", (conv.inward,))
+    yield from _resnet_rows(config, "")
     yield from pair("norm", "norm", (config.representation,))
     if config.classes:
         yield from pair("head", "head.fc", (config.classes, config.representation, 1, 1), POINT)
-
-
-def _kernel(ours: str, theirs: str, conv: Convolution) -> Row:
-    shape = (conv.outward, conv.inward, conv.kernel, conv.kernel)
-    return Row(f"{ours}.weight", (f"{theirs}.weight",), shape, SAME)
 
 
 LAYOUT = Layout(
@@ -266,7 +202,7 @@ LAYOUT = Layout(
     recognize=recognize,
     infer=infer,
     rows=rows,
-    dialect=default_dialect,
+    dialect=lambda config: {"prefix": "", "folded": False, "hidden": None},
     holds=Holds(
         families=("vit", "hybrid", "bit"),
         poolings=("token", "mean"),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import ConcatDataset
 from torch.utils.data import Subset as TorchSubset
 
 from vitrail.data.decode import ImageError, Pixels
@@ -19,6 +20,7 @@ from vitrail.errors import DataError
 from vitrail.files import fingerprint_of, image_hash, short_hash
 
 LOOKED_AT = 32  # items of a dataset whose contents are part of its fingerprint
+MOST_CLASSES = 1000  # and ten for each image: more that are not named are a mistake
 EXPECTED = (
     "expected a dataset that has a length and gives (image, label) by number, a pair (images, labels), or splits by "
     'name: {"train": ..., "val": ...}'
@@ -31,17 +33,11 @@ class DatasetSource(Source):
 
     def __init__(self, dataset: Any, labels: NDArray[np.int64], class_names: tuple[str, ...]) -> None:  # noqa: ANN401
         self.dataset, self.class_names, self._labels = dataset, class_names, labels
-        self._fingerprint: str | None = None
-
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        """The label of every item; -1 where it has none."""
-        return self._labels
 
     @property
     def fingerprint(self) -> str:
         """A short text that changes with the labels, the classes, and the contents of items here and there."""
-        if self._fingerprint is None:
+        if not self._fingerprint:
             some = np.unique(np.linspace(0, len(self) - 1, min(LOOKED_AT, len(self))).astype(np.int64))
             parts = "".join(self._hash(index) for index in some.tolist())
             self._fingerprint = fingerprint_of(parts, self._labels, "\0".join(self.class_names))
@@ -49,9 +45,7 @@ class DatasetSource(Source):
 
     def read(self, index: int) -> bytes | Pixels:
         """Give the image of an item; an item that its dataset cannot read is an `ImageError`."""
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        return read_image(_item(self.dataset, index)[0])
+        return _image(self.dataset, self._within(index))
 
     def name(self, index: int) -> str:
         """Give an item's path where the dataset lists its files, as torchvision's do, else its number."""
@@ -92,10 +86,16 @@ def python_splits(
     }
     held = {split: part for split, part in made.items() if not isinstance(part, Source)}
     labels = {split: _labels(part, unlabeled=unlabeled, progress=progress) for split, part in held.items()}
-    names = {found for part in made.values() if (found := _class_names(part)) is not None}
+    names = set[tuple[str, ...]]().union(*map(_class_names, made.values()))
     if len(names) > 1:
-        raise DataError("splits must have the same classes, in the same order; theirs differ. Give each all `classes`.")
+        raise DataError(
+            "splits, and datasets that are joined, must have the same classes, in the same order; theirs differ. "
+            "Give each all `classes`."
+        )
     most = max((int(found.max()) for found in labels.values()), default=-1)
+    count = sum(map(len, labels.values()))
+    if not names and most >= MOST_CLASSES + 10 * count:
+        raise DataError(f"{count:,} images, and the label {most}. Number classes from 0, or give `classes`.")
     class_names = names.pop() if names else tuple(map(str, range(most + 1)))
     if most >= len(class_names):
         raise DataError(f"labels must be below {len(class_names)}, the number of classes; got {most}. Name them all.")
@@ -119,6 +119,8 @@ def _paired(images: Any, labels: Any) -> _Pairs:  # noqa: ANN401
         raise DataError(f"{EXPECTED}; got a pair of {type(images).__name__} and {type(labels).__name__}.") from error
     if targets is None:
         raise DataError(f"labels must be {len(images)} whole numbers, one for each image; got {labels!r:.100}.")
+    if isinstance(images, np.ndarray | Tensor) and not str(images.dtype).endswith("uint8"):
+        return _Pairs(images, targets)  # refused where it is read, by the shape that it has
     if isinstance(images, np.ndarray | Tensor) and images.ndim == 3:
         images = images[:, :, :, None] if isinstance(images, np.ndarray) else images[:, None]
     if isinstance(images, Tensor) and images.ndim == 4 and images.shape[1] not in (1, 3) and images.shape[3] in (1, 3):
@@ -146,7 +148,7 @@ def _labels(dataset: Any, *, unlabeled: bool, progress: Progress | None) -> NDAr
     if _is_batch(dataset):
         return dataset.targets
     with contextlib.suppress(ImageError):  # one bad item; what is no image at all is said at once
-        read_image(_item(dataset, 0)[0])
+        _image(dataset, 0)
     root, indices = _behind(dataset)
     for listed in (getattr(root, name, None) for name in ("targets", "labels")):
         found = None if listed is None else _whole_numbers(listed, len(root))
@@ -187,6 +189,19 @@ def _label(label: Any, index: int) -> int:  # noqa: ANN401
     return found
 
 
+def _image(dataset: Any, index: int) -> bytes | Pixels:  # noqa: ANN401
+    """Give what the image of an item is; an item that holds none is refused by its number."""
+    image = _item(dataset, index)[0]
+    if isinstance(image, tuple | list):
+        what = f"a {type(image).__name__} of {len(image)}"
+        raise DataError(f"item {index} of the dataset is {what}; expected an image and its label, (image, label).")
+    try:
+        return read_image(image)
+    except DataError as error:
+        numbered = str(error) if isinstance(error, ImageError) else f"item {index} of the dataset: {error}"
+        raise type(error)(numbered) from error
+
+
 def _item(dataset: Any, index: int) -> tuple[Any, Any]:  # noqa: ANN401
     """Give the image and the label of an item; no label where it is an image alone."""
     try:
@@ -207,14 +222,19 @@ def _behind(dataset: Any) -> tuple[Any, NDArray[np.int64]]:  # noqa: ANN401
     return dataset, indices
 
 
-def _class_names(dataset: Any) -> tuple[str, ...] | None:  # noqa: ANN401
-    """Read the names of the classes where the dataset has them: `classes`, as of torchvision, or `class_names`."""
+def _class_names(dataset: Any) -> set[tuple[str, ...]]:  # noqa: ANN401
+    """Read the names of the classes where the dataset has them: `classes`, as of torchvision, or `class_names`.
+
+    Several lists where datasets of several are joined.
+    """
     if isinstance(dataset, Source):
-        return dataset.class_names
+        return {dataset.class_names}
     root = _behind(dataset)[0]
+    if isinstance(root, ConcatDataset):
+        return set[tuple[str, ...]]().union(*map(_class_names, root.datasets))
     features = getattr(root, "features", None)
     told = getattr(features.get("label"), "names", None) if isinstance(features, Mapping) else None
     for names in (getattr(root, "classes", None), getattr(root, "class_names", None), told):
         if isinstance(names, list | tuple) and names and all(isinstance(name, str) for name in names):
-            return checked_names(names)
-    return None
+            return {checked_names(names)}
+    return set()

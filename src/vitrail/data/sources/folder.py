@@ -1,18 +1,19 @@
-"""A folder of class folders: scanned once, remembered, and read file by file."""
+"""A folder of class folders: scanned once, remembered, and read file by file; and image files by their paths."""
 
 import contextlib
 import os
 import stat
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.data.decode import SUFFIXES, ImageError
+from vitrail.data.decode import SUFFIXES, ImageError, Pixels
 from vitrail.data.source import Names, Source
 from vitrail.errors import WITHOUT_LABELS, DataError, VitrailError
 from vitrail.files import cache_folder, fingerprint_of, replacing
@@ -54,29 +55,21 @@ class FolderSource(Source):
     ) -> None:
         self.root = Path(root)
         index = _index(self.root)
-        index = index if unlabeled else _labeled(index)
-        _check_some(self.root, index, unlabeled=unlabeled)
+        loose = 0 if unlabeled else int((index.labels < 0).sum())  # in no class folder: the first, as they are sorted
+        names, labels = index.names[loose:], index.labels[loose:]
+        self.ignored, self.problems = index.ignored + loose, index.problems
+        self.ignored_names = [*index.names[:loose], *index.ignored_names][:NAMED]
+        if not names:
+            raise self._empty(len(index.class_names), loose, unlabeled=unlabeled)
         self.class_names = index.class_names if class_names is None else class_names
         if missing := sorted(set(index.class_names) - set(self.class_names)):
             raise DataError(
                 f"{root} has class folders that class_names lacks: {_few(missing)}. Name them too, or remove them."
             )
         numbers = {name: number for number, name in enumerate(self.class_names)}
-        self._labels = np.array([*(numbers[name] for name in index.class_names), -1], dtype=np.int64)[index.labels]
-        self._names = Names(index.names)
-        self.ignored, self.ignored_names = index.ignored, index.ignored_names
-        self.problems = index.problems
-        self._fingerprint = fingerprint_of("\0".join(index.names), self._labels, "\0".join(self.class_names))
-
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        """The number of every image's class; -1 where an unlabeled one is allowed."""
-        return self._labels
-
-    @property
-    def fingerprint(self) -> str:
-        """A short text that changes with the paths, their order, the labels and the classes."""
-        return self._fingerprint
+        self._labels = np.array([*(numbers[name] for name in index.class_names), -1], dtype=np.int64)[labels]
+        self._names = Names(names)
+        self._fingerprint = fingerprint_of("\0".join(names), self._labels, "\0".join(self.class_names))
 
     def read(self, index: int) -> bytes:
         """Give the bytes of a file; what cannot be read is an `ImageError`."""
@@ -85,6 +78,53 @@ class FolderSource(Source):
     def name(self, index: int) -> str:
         """Give the path of an image inside the folder."""
         return self._names[index]
+
+    def _empty(self, folders: int, loose: int, *, unlabeled: bool) -> DataError:
+        others = (
+            f"{loose} images beside no folder of a class, " if loose else ""
+        ) + f"{self.ignored - loose} other files"
+        if self.problems:
+            others += f"; {self.problems[0][0]}: {self.problems[0][1]}"
+        if unlabeled:
+            return DataError(
+                f"expected a folder of images; {self.root} has none, nor in its folders ({others}). Check the path."
+            )
+        return DataError(
+            f"expected a folder for each class with images in it; {self.root} has {folders} folders and no image in "
+            f"them ({others}). Put the images of a class into a folder of its name; {WITHOUT_LABELS}"
+        )
+
+
+class FilesSource(Source):
+    """Some image files, as they are named; their labels are -1."""
+
+    class_names = ()
+
+    def __init__(self, paths: Sequence[str | os.PathLike[str]]) -> None:
+        if not paths:
+            raise DataError("expected an image file at least; none is named.")
+        names = [os.fspath(path) for path in paths]
+        self._names = Names(names)
+        self._labels = np.full(len(names), -1, dtype=np.int64)
+        self._fingerprint = fingerprint_of("\0".join(names))
+
+    def read(self, index: int) -> bytes | Pixels:
+        """Give the bytes of a file; what cannot be read is an `ImageError`."""
+        return read_file(self._names[index])
+
+    def name(self, index: int) -> str:
+        """Give the file's name."""
+        return os.path.basename(self._names[index])
+
+
+def is_image(path: Path) -> bool:
+    """Tell an image file by its suffix."""
+    return path.suffix.lower().removeprefix(".") in SUFFIXES and path.is_file()
+
+
+def loose_images(folder: Path) -> list[Path]:
+    """List the images that lie in a folder itself, in the order of their names."""
+    return sorted(path for path in folder.iterdir() if is_image(path))
 
 
 def folder_splits(root: str | os.PathLike[str], *, unlabeled: bool = False) -> dict[str, FolderSource]:
@@ -155,33 +195,6 @@ def _index(root: Path) -> Index:
         if index.names and remembered and not unread and not _is_recent(index.changed, now):
             _remember(remembered, index)
     return index
-
-
-def _labeled(index: Index) -> Index:
-    """Ignore the images that lie in no class folder."""
-    loose = int((index.labels < 0).sum())  # the first, as they are sorted
-    return replace(
-        index,
-        names=index.names[loose:],
-        labels=index.labels[loose:],
-        ignored=index.ignored + loose,
-        ignored_names=[*index.names[:loose], *index.ignored_names][:NAMED],
-    )
-
-
-def _check_some(root: Path, index: Index, *, unlabeled: bool) -> None:
-    """Refuse a folder without images to take."""
-    if index.names:
-        return
-    others = f"{index.ignored} other files"
-    if index.problems:
-        others += f"; {index.problems[0][0]}: {index.problems[0][1]}"
-    if unlabeled:
-        raise DataError(f"expected a folder of images; {root} has none, nor in its folders ({others}). Check the path.")
-    raise DataError(
-        f"expected a folder for each class with images in it; {root} has {len(index.class_names)} folders and no image "
-        f"in them ({others}). Put the images of a class into a folder of its name; {WITHOUT_LABELS}"
-    )
 
 
 def _scan(root: Path) -> Index:

@@ -21,11 +21,7 @@ DENSEST = 1040  # bytes that deflate can make of one
 AGAIN = "Download it again."
 
 
-class IdxSource(MemorySource):
-    """One split of a folder of idx files, held as pixels H W 1."""
-
-
-def idx_splits(folder: str | os.PathLike[str], *, class_names: Sequence[str] | None = None) -> dict[str, IdxSource]:
+def idx_splits(folder: str | os.PathLike[str], *, class_names: Sequence[str] | None = None) -> dict[str, MemorySource]:
     """Open the splits of a folder of idx files (train, test); without names the classes are called by number."""
     arrays: dict[str, tuple[Path, NDArray[np.uint8], NDArray[np.uint8]]] = {}
     for prefix, split in SPLITS.items():
@@ -53,7 +49,7 @@ def idx_splits(folder: str | os.PathLike[str], *, class_names: Sequence[str] | N
     classes = 1 + max(int(labels.max()) for _, _, labels in arrays.values())
     names = tuple(map(str, range(classes))) if class_names is None else class_names
     return {
-        split: IdxSource(images[..., None], labels, names, title=path.name)
+        split: MemorySource(images[..., None], labels, names, title=path.name)
         for split, (path, images, labels) in arrays.items()
     }
 

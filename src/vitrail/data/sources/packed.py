@@ -52,38 +52,22 @@ class PackedSource(Source):
             self.packed_from = str(card["source"])
             labels = np.load(self.folder / LABELS, allow_pickle=False)
             self._labels = checked_labels(labels, self._shape[0], len(self.class_names), least=-1)
-        except (ConfigError, KeyError, TypeError, ValueError, OSError) as error:
+        except (ConfigError, DataError, KeyError, TypeError, ValueError, OSError) as error:
             raise DataError(f"{self.folder} is damaged: {error!s}. {AGAIN}") from error
         self._mapped: NDArray[np.uint8] | None = self._map()
         self._fingerprint = fingerprint_of(
             str(self._shape), self.packed_from, self._labels, "\0".join(self.class_names)
         )
 
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        """The label of every image; -1 where it had none."""
-        return self._labels
-
-    @property
-    def fingerprint(self) -> str:
-        """A short text that changes with the source that was packed, the size, the labels and the classes."""
-        return self._fingerprint
-
     def read(self, index: int) -> Pixels:
         """Give a copy of an image's pixels."""
-        if not 0 <= index < len(self):
-            raise IndexError(index)
         if self._mapped is None:
             self._mapped = self._map()
-        return np.array(self._mapped[index])
+        return np.array(self._mapped[self._within(index)])
 
     def name(self, index: int) -> str:
         """Give the folder and the number of an image."""
         return f"{self.folder.name} {index}"
-
-    def verify(self) -> None:
-        """Refuse files that are not what was packed; all of them are read."""
-        verify_sums(self.folder)
 
     def _map(self) -> NDArray[np.uint8]:
         path = self.folder / IMAGES
@@ -135,11 +119,7 @@ def squash(pixels: Pixels, size: tuple[int, int]) -> Pixels:
 
 
 def _write(
-    source: Source,
-    folder: Path,
-    shape: tuple[int, int, int],
-    limit: float,
-    progress: Callable[[int, int], None] | None,
+    source: Source, folder: Path, shape: tuple[int, int, int], limit: float, progress: Callable[[int, int], None] | None
 ) -> PackReport:
     kept: list[int] = []
     report = PackReport(0)

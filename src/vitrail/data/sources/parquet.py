@@ -5,12 +5,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-import numpy as np
-from numpy.typing import NDArray
-
 from vitrail.data.decode import ImageError
 from vitrail.data.source import Source
-from vitrail.errors import ConfigError, DataError, VitrailError
+from vitrail.data.sources.folder import SPLITS
+from vitrail.errors import DataError, VitrailError
 from vitrail.files import short_hash
 from vitrail.files.tables import ImageTable
 
@@ -35,11 +33,8 @@ class ParquetSource(Source):
         self.table = ImageTable([file.absolute() for file in files], image=image, label=label, unlabeled=unlabeled)
         self._labels, self.class_names = self.table.labels(class_names)
         self._labels.flags.writeable = False
-
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        """The label of every row; -1 where an unlabeled one is allowed."""
-        return self._labels
+        names = "\0".join((self.table.image, *self.class_names)).encode("utf-8", "surrogatepass")
+        self._fingerprint = f"parquet-{short_hash(self.table.digest, self._labels.tobytes(), names).hex()}"
 
     def read(self, index: int) -> bytes:
         """Give the bytes of a row's image, or of the file beside the parquet file that the row names."""
@@ -57,12 +52,6 @@ class ParquetSource(Source):
         """Name a row by its file and its number there."""
         path, row = self.table.place(index)
         return f"{path.name} row {row}"
-
-    @property
-    def fingerprint(self) -> str:
-        """A digest of what the files say of themselves, of the labels and of the names of the classes."""
-        names = "\0".join((self.table.image, *self.class_names)).encode("utf-8", "surrogatepass")
-        return f"parquet-{short_hash(self.table.digest, self._labels.tobytes(), names).hex()}"
 
     def _beside(self, index: int, path: str) -> bytes:
         inside = PurePosixPath(path)
@@ -85,9 +74,7 @@ def parquet_splits(
     }
     declared = {source.table.declared for source in made.values() if source.table.label is not None}
     if len(declared) > 1:
-        raise ConfigError(
-            f"{place}: its splits {', '.join(made)} name their classes differently. Open them one by one."
-        )
+        raise DataError(f"{place}: its splits {', '.join(made)} name their classes differently. Open them one by one.")
     known = {source.class_names for source in made.values()}
     if len(known) == 1:
         return made
@@ -106,7 +93,7 @@ def _one_split(place: Path) -> list[Path]:
         return [place]
     found = _shards(place)
     if len(found) > 1:
-        raise ConfigError(f"{place} has several splits: {', '.join(found)}. Open them with parquet_splits.")
+        raise DataError(f"{place} has several splits: {', '.join(found)}. Open them with parquet_splits.")
     return next(iter(found.values()))
 
 
@@ -116,7 +103,7 @@ def _shards(place: Path) -> dict[str, list[Path]]:
         raise DataError(f"there is no file or folder {place}. Check the path.")
     if place.is_file():
         match = SHARD.fullmatch(place.name)
-        return {match["split"] if match else "train": [place]}
+        return {match["split"] if match and match["split"] in SPLITS else "all": [place]}
     folder = next((folder for folder in (place, place / "data") if any(folder.glob("*.parquet"))), None)
     if folder is None:
         raise DataError(f"expected parquet files in {place}, or in its folder data; found none. Check the path.")
@@ -132,6 +119,8 @@ def _shards(place: Path) -> dict[str, list[Path]]:
         files[key] = file
     for split, files in splits.items():
         _check_whole(folder, split, files)
+    if len(splits) == 1 and not splits.keys() & SPLITS.keys():  # a set that is not split, whatever its name
+        splits = {"all": next(iter(splits.values()))}
     order = {"train": 0, "validation": 1, "test": 2}
     return {
         split: [splits[split][key] for key in sorted(splits[split])]

@@ -7,16 +7,15 @@ from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 
 from vitrail.data.decode import ImageError
 from vitrail.data.source import Names
-from vitrail.data.sources.tar import numbered
-from vitrail.data.sources.tar_index import Identity, index_of, kept_index
+from vitrail.data.sources.tar import Identity, index_of, kept_index, numbered, read_member, used_samples
 from vitrail.errors import DataError
 from vitrail.files import cache_folder, fetch, place_of, recorded_sum
+from vitrail.files.transfer import shown
 
 OPEN = 4  # shards whose members a process holds in memory
 TRIES = 5  # to read a shard that another process removes
@@ -26,13 +25,11 @@ class Shard:
     """What the index of one tar file says: where its samples lie in it, their names and the numbers of their labels."""
 
     def __init__(self, index: dict[str, Any], classes: tuple[str, ...], url: str, *, unlabeled: bool) -> None:
-        used = [sample for sample in index["samples"] if unlabeled or sample[3] is not None]
-        left = [] if unlabeled else [f"{sample[0]} has no label" for sample in index["samples"] if sample[3] is None]
+        used, self.problems = used_samples(index, unlabeled=unlabeled)
         self.sha256: str = index["sha256"]
         self.names = Names([sample[0] for sample in used])
         self.members = np.array([sample[1:3] for sample in used], dtype=np.int64).reshape(-1, 2)  # offset, size
         self.labels, _ = numbered([sample[3] for sample in used], classes, shown(url))
-        self.problems: list[str] = [*index["problems"], *left]
 
 
 class Shards:
@@ -120,17 +117,20 @@ class Shards:
         """Read a member where it lies; a file that is not there any more is fetched again."""
         shard = self.shard(number)
         offset, size = shard.members[member].tolist()
+
+        def check(found: os.stat_result) -> None:
+            stamp = (found.st_ino, found.st_size, found.st_mtime_ns)
+            if self._stamps.get(number) != stamp:  # another file than last time: fetched again, perhaps changed
+                self._check_sum(number, shard.sha256)
+                self._stamps[number] = stamp
+
         for _ in range(TRIES):
             try:
-                data = self._read_at(number, shard, offset, size)
-            except FileNotFoundError:
+                return read_member(self._file(number), offset, size, check)
+            except ImageError as error:
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    raise
                 self.local(number)
-            except OSError as error:
-                raise ImageError(f"cannot read {self._file(number)}: {error.strerror or error}") from error
-            else:
-                if len(data) != size:
-                    raise ImageError(f"{len(data):,} of {size:,} bytes could be read")
-                return data
         raise DataError(
             f"{self._file(number)} was removed {TRIES} times while it was to be read. "
             "Let fewer runs share a cache, or let each keep more shards (keep=...)."
@@ -158,18 +158,6 @@ class Shards:
         self.problems[number] = [(self.name(number), reason) for reason in shard.problems]
         return shard
 
-    def _read_at(self, number: int, shard: Shard, offset: int, size: int) -> bytes:
-        opened = os.open(self._file(number), os.O_RDONLY)
-        try:
-            found = os.fstat(opened)
-            stamp = (found.st_ino, found.st_size, found.st_mtime_ns)
-            if self._stamps.get(number) != stamp:  # another file than last time: fetched again, perhaps changed
-                self._check_sum(number, shard.sha256)
-                self._stamps[number] = stamp
-            return os.pread(opened, size, offset)
-        finally:
-            os.close(opened)
-
     def _check_sum(self, number: int, expected: str | None) -> None:
         got = self._identity(number)["sha256"]
         if expected not in (got, None):
@@ -188,8 +176,3 @@ class Shards:
     def _mark(self, number: int) -> Path:
         """Where it is noted that streaming has brought a file, and when it was last used."""
         return cache_folder() / "streamed" / self._file(number).name
-
-
-def shown(url: str) -> str:
-    """Leave out the query, which can hold a signature."""
-    return urlsplit(url)._replace(query="", fragment="").geturl()

@@ -12,6 +12,7 @@ from vitrail.data.decode import Pixels
 from vitrail.data.source import Source
 from vitrail.errors import ConfigError
 from vitrail.files import fingerprint_of
+from vitrail.ops.random import GOLDEN, mix
 
 Task = Literal["shape", "colour", "cell", "count", "orientation"]
 Mask = NDArray[np.bool_]
@@ -70,16 +71,7 @@ class SyntheticSource(Source):
         self.task: Task = task
         self.class_names = CLASSES[task]
         self._labels = _values(self.seed, task, np.arange(whole("count", count)))
-
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        """The property that is asked for, of every scene; every value is as frequent as any other."""
-        return self._labels
-
-    @property
-    def fingerprint(self) -> str:
-        """A short text that changes with the seed, the number and size of scenes, and the task."""
-        return fingerprint_of(f"synthetic 1 {self.seed} {len(self)} {self.height} {self.width} {self.task}")
+        self._fingerprint = fingerprint_of(f"synthetic 1 {self.seed} {count} {self.height} {self.width} {task}")
 
     def read(self, index: int) -> Pixels:
         """Draw a scene."""
@@ -91,9 +83,7 @@ class SyntheticSource(Source):
 
     def scene(self, index: int) -> Scene:
         """Draw a scene, with all that is known of it."""
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        at = np.array([index])
+        at = np.array([self._within(index)])
         shape, color, cell, fewer, sector = (int(_values(self.seed, task, at)[0]) for task in CLASSES)
         random = np.random.Generator(np.random.Philox(key=np.array([self.seed, index], dtype=np.uint64)))
         canvas = _background(self.height, self.width, random)
@@ -120,10 +110,7 @@ def _values(seed: int, task: Task, indices: NDArray[np.int64]) -> NDArray[np.int
 
 def _scramble(seed: np.uint64 | NDArray[np.uint64], number: np.uint64 | NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Mix two numbers to one that looks random (SplitMix64: Steele, Lea and Flood, 2014)."""
-    mixed = np.atleast_1d(seed) ^ (np.atleast_1d(number) * np.uint64(0x9E3779B97F4A7C15))
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    return mixed ^ (mixed >> np.uint64(31))
+    return mix(np.atleast_1d(seed) ^ (np.atleast_1d(number) * GOLDEN))
 
 
 def _background(height: int, width: int, random: np.random.Generator) -> Reals:

@@ -41,18 +41,18 @@ class TableSource(Source):
         rows = list(_rows(self.path, unlabeled=unlabeled))
         if not rows:
             raise DataError(f"{path} names no image; expected a row for each, with its path and its label.")
-        _check_splits(self.path, rows)
+        without = [row for row in rows if row.split is None]  # where none has a split, there are none
+        if 0 < len(without) < len(rows):
+            raise DataError(
+                f"{path}, line {without[0].line}: the split is empty, in {len(without):,} of {len(rows):,} rows; "
+                f"expected one of {', '.join(SPLITS)} in each, or in none. Fill it in, or delete the row."
+            )
         self.root = self.path.parent
         self.class_names = _class_names({row.label for row in rows if row.label})
         numbers = {"": -1} | {name: number for number, name in enumerate(self.class_names)}
         self._names = Names([row.path for row in rows])
         self._labels = np.array([numbers[row.label] for row in rows], dtype=np.int64)
         self._splits = np.array([row.split or "all" for row in rows])
-
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        """The number of every image's class; -1 where an unlabeled one is allowed."""
-        return self._labels
 
     @property
     def fingerprint(self) -> str:
@@ -120,16 +120,6 @@ def _checked(path: Path, row: Row, *, unlabeled: bool) -> Row:
     if split not in SPLITS:
         raise DataError(f"{where}: the split must be one of {', '.join(SPLITS)}; got {row.split!r}.")
     return row._replace(split=SPLITS[split])
-
-
-def _check_splits(path: Path, rows: list[Row]) -> None:
-    """Refuse rows without a split among rows that have one; where none has, there are no splits."""
-    without = [row for row in rows if row.split is None]
-    if 0 < len(without) < len(rows):
-        raise DataError(
-            f"{path}, line {without[0].line}: the split is empty, in {len(without):,} of {len(rows):,} rows; expected "
-            f"one of {', '.join(SPLITS)} in each, or in none. Fill it in, or delete the row."
-        )
 
 
 def _csv_rows(path: Path, *, unlabeled: bool) -> Iterator[Row]:

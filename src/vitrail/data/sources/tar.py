@@ -1,25 +1,34 @@
 """Images in tar files, in the manner of WebDataset: members of one name belong together, whatever their suffixes."""
 
+import contextlib
+import hashlib
 import itertools
+import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.data.decode import ImageError
+from vitrail.data.decode import SUFFIXES, ImageError
 from vitrail.data.source import Names, Source
-from vitrail.data.sources.tar_index import index_of
-from vitrail.errors import WITHOUT_LABELS, ConfigError, DataError
-from vitrail.files import cache_folder, fetch, replacing, short_hash, writing
+from vitrail.errors import WITHOUT_LABELS, CheckpointError, ConfigError, DataError
+from vitrail.files import cache_folder, fetch, replacing, short_hash, write_bytes, writing
 
+Identity = Mapping[str, str | int]
 Location = str | os.PathLike[str]
 MOST_SHARDS = 100_000
 MOST_CLASSES = 1_000_000
 BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
+LARGEST_LABEL = 1 << 16  # bytes
+LARGEST_IMAGE = 512 << 20
+VERSION = 1  # of the indices kept
+PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
 class TarSource(Source):
@@ -41,70 +50,39 @@ class TarSource(Source):
         listed = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
         texts = [text for path in listed for text in expand(os.fspath(path))]
         if not texts:
-            raise ConfigError("expected one tar file or more; got none.")
+            raise DataError("expected one tar file or more; got none.")
         self.paths = tuple(_local(text, allow_pipe=allow_pipe) for text in texts)
         indices = [index_of(path) for path in self.paths]
-        problems = [
-            (path.name, each) for path, index in zip(self.paths, indices, strict=True) for each in index["problems"]
-        ]
-        samples: list[tuple[int, int, int]] = []
-        names: list[str] = []
-        found: list[int | str | None] = []
-        for number, index in enumerate(indices):
-            for name, offset, size, label in index["samples"]:
-                if label is None and not unlabeled:
-                    problems.append((self.paths[number].name, f"{name} has no label"))
-                    continue
-                samples.append((number, offset, size))
-                names.append(name)
-                found.append(label)
+        parts = [used_samples(index, unlabeled=unlabeled) for index in indices]
+        self.problems = [(path.name, why) for path, (_, left) in zip(self.paths, parts, strict=True) for why in left]
+        samples = [sample for used, _ in parts for sample in used]
         if not samples:
-            seen = "; ".join(f"{shard}: {reason}" for shard, reason in problems[:3]) or "no image in them"
-            raise ConfigError(
+            seen = "; ".join(f"{shard}: {reason}" for shard, reason in self.problems[:3]) or "no image in them"
+            raise DataError(
                 f"expected labelled images in {self.paths[0]} and its like; got none ({seen}). "
                 "Labels are members .cls, .json or .txt beside the image's; or say that the images are unlabeled; "
                 f"{WITHOUT_LABELS}"
             )
-        self.problems = problems
         self._stamps = tuple((index["size"], index["mtime_ns"]) for index in indices)
-        self._members = np.array(samples, dtype=np.int64)  # shard, offset, size
-        self._names = Names(names)
+        members = [(shard, *sample[1:3]) for shard, (used, _) in enumerate(parts) for sample in used]
+        self._members = np.array(members, dtype=np.int64)  # shard, offset, size
+        self._names = Names([sample[0] for sample in samples])
         given = tuple(class_names) if class_names is not None else class_list(self.paths[0].with_name("classes.txt"))
-        self._labels, self.class_names = numbered(found, given, self.paths[0])
+        self._labels, self.class_names = numbered([sample[3] for sample in samples], given, self.paths[0])
         self._labels.flags.writeable = False
-        parts = [f"{part}\0" for part in (*(index["headers"] for index in indices), *self.class_names)]
-        rest = "".join(parts).encode("utf-8", "surrogatepass")
+        pieces = [f"{part}\0" for part in (*(index["headers"] for index in indices), *self.class_names)]
+        rest = "".join(pieces).encode("utf-8", "surrogatepass")
         self._fingerprint = f"tar-{short_hash(self._members.tobytes(), self._labels.tobytes(), rest).hex()}"
-
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        """The label of every sample; -1 where an unlabeled one is allowed."""
-        return self._labels
-
-    @property
-    def fingerprint(self) -> str:
-        """A digest of the members' headers and places, of the labels and of the names of the classes."""
-        return self._fingerprint
 
     def read(self, index: int) -> bytes:
         """Read an image's bytes where they lie."""
-        if not 0 <= index < len(self._members):
-            raise IndexError(index)
-        shard, offset, size = (int(value) for value in self._members[index])
-        try:
-            number = os.open(self.paths[shard], os.O_RDONLY)
-            try:
-                stamp = os.fstat(number)
-                if (stamp.st_size, stamp.st_mtime_ns) != self._stamps[shard]:
-                    raise ImageError(f"{self.paths[shard]} has changed since it was opened")
-                data = os.pread(number, size, offset)
-            finally:
-                os.close(number)
-        except OSError as error:
-            raise ImageError(f"cannot read {self.paths[shard]}: {error.strerror or error}") from error
-        if len(data) != size:
-            raise ImageError(f"{len(data):,} of {size:,} bytes could be read")
-        return data
+        shard, offset, size = self._members[self._within(index)].tolist()
+
+        def check(found: os.stat_result) -> None:
+            if (found.st_size, found.st_mtime_ns) != self._stamps[shard]:
+                raise ImageError(f"{self.paths[shard]} has changed since it was opened")
+
+        return read_member(self.paths[shard], offset, size, check)
 
     def name(self, index: int) -> str:
         """Name a member by its tar file and its name there."""
@@ -122,13 +100,13 @@ def expand(pattern: str) -> Iterator[str]:
         else:
             width = len(first) if first.startswith("0") or len(first) == len(last) else 0
             if not int(first) <= int(last) < int(first) + MOST_SHARDS:
-                raise ConfigError(f"expected {{FIRST..LAST}} with at most {MOST_SHARDS:,} numbers; got {match[0]}.")
+                raise DataError(f"expected {{FIRST..LAST}} with at most {MOST_SHARDS:,} numbers; got {match[0]}.")
             choices = [f"{number:0{width}}" for number in range(int(first), int(last) + 1)]
         count *= len(choices)
         pieces += [[pattern[end : match.start()]], choices]
         end = match.end()
     if count > MOST_SHARDS:
-        raise ConfigError(f"expected at most {MOST_SHARDS:,} files; {pattern} are {count:,}.")
+        raise DataError(f"expected at most {MOST_SHARDS:,} files; {pattern} are {count:,}.")
     yield from ("".join(parts) for parts in itertools.product(*pieces, [pattern[end:]]))
 
 
@@ -167,7 +145,7 @@ def class_list(file: Path) -> tuple[str, ...] | None:
 def numbered(
     found: Sequence[int | str | None], given: tuple[str, ...] | None, path: Location
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """BatchIndices labels into numbers of classes; names without a list of them are numbered in their order."""
+    """Turn labels into numbers of classes; names without a list of them are numbered in their order."""
     kinds = {type(label) for label in found if label is not None}
     if len(kinds) > 1:
         raise DataError(f"{path}: expected labels of one kind; some are numbers and some are names.")
@@ -185,3 +163,143 @@ def numbered(
     if unknown is not None:
         raise DataError(f"{path}: the label {unknown!r} is none of the {len(names)} classes. Check their names.")
     return np.array([places[label] for label in found], dtype=np.int64), names
+
+
+def index_of(path: Path, identity: Identity | None = None) -> dict[str, Any]:
+    """Give a tar file's index, from the cache where that is whole and the file is the same.
+
+    A file is known by its path, size and time, or by the `identity` given.
+    """
+    try:
+        stamp = path.stat()
+        identity = identity or {"path": str(path), "size": stamp.st_size, "mtime_ns": stamp.st_mtime_ns}
+        found = kept_index(identity)
+        if found is not None:
+            return found
+        made = {"version": VERSION, **identity, **_look_through(path, stamp.st_size)}
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}. Check the path.") from error
+    body = json.dumps(made, separators=(",", ":")).encode()
+    kept = _place(identity)
+    with contextlib.suppress(OSError, CheckpointError):  # a cache that cannot be written to costs time, nothing else
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(kept, short_hash(body).hex().encode() + b"\n" + body)
+    return made
+
+
+def kept_index(identity: Identity) -> dict[str, Any] | None:
+    """Give the index that is kept of a tar file, which need not be there any more."""
+    with contextlib.suppress(OSError):
+        digest, _, body = _place(identity).read_bytes().partition(b"\n")
+        if digest == short_hash(body).hex().encode():
+            return json.loads(body)
+    return None
+
+
+def used_samples(index: dict[str, Any], *, unlabeled: bool) -> tuple[list[Any], list[str]]:
+    """Give the samples that may be used (name, offset, size, label), and what is not used with the reason."""
+    used = [sample for sample in index["samples"] if unlabeled or sample[3] is not None]
+    bare = [] if unlabeled else [f"{sample[0]} has no label" for sample in index["samples"] if sample[3] is None]
+    return used, [*index["problems"], *bare]
+
+
+def read_member(path: Path, offset: int, size: int, check: Callable[[os.stat_result], None]) -> bytes:
+    """Read bytes where they lie in a tar file, once `check` has seen that it is the right one."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            check(os.fstat(file.fileno()))
+            data = os.pread(file.fileno(), size, offset)
+    except OSError as error:
+        raise ImageError(f"cannot read {path}: {error.strerror or error}") from error
+    if len(data) != size:
+        raise ImageError(f"{len(data):,} of {size:,} bytes could be read")
+    return data
+
+
+def _place(identity: Identity) -> Path:
+    described = json.dumps({"version": VERSION, **identity})
+    return cache_folder() / "tars" / f"{short_hash(described).hex()}.json"
+
+
+def _look_through(path: Path, length: int) -> dict[str, Any]:
+    """List the samples of a tar file: name, offset and size of the image, and the label; what is cut off is told."""
+    with path.open("rb") as file:
+        start = file.read(8)
+        packing = next((kind for magic, kind in PACKED.items() if start.startswith(magic)), None)
+        if packing:
+            raise DataError(f"{path} is packed with {packing}: no image in it can be read by itself. Unpack it first.")
+        groups: dict[str, dict[str, tuple[str, int, int]]] = {}
+        problems: list[str] = []
+        headers = hashlib.blake2b(digest_size=16)
+        for member in _members(path, length, problems):
+            headers.update(f"{member.name}\0{member.size}\0{member.mtime}\0{member.chksum}\0".encode(errors="replace"))
+            folder, _, base = member.name.rpartition("/")
+            stem, _, suffix = base.partition(".")
+            if not stem:  # hidden: of a file manager
+                continue
+            group = groups.setdefault(f"{folder}/{stem}", {})
+            if suffix.lower() in group:
+                problems.append(f"{member.name} comes twice; the first is used")
+            else:
+                group[suffix.lower()] = (member.name, member.offset_data, member.size)
+        samples: list[tuple[str, int, int, int | str | None]] = []
+        for group in groups.values():
+            image = _image_of(group)
+            if image is not None and image[2] > LARGEST_IMAGE:
+                problems.append(f"{image[0]} has {image[2]:,} bytes, more than an image has")
+            elif image is not None:
+                samples.append((*image, _label_of(file.fileno(), group, problems)))
+    return {"samples": samples, "problems": problems, "headers": headers.hexdigest()}
+
+
+def _members(path: Path, length: int, problems: list[str]) -> Iterator[tarfile.TarInfo]:
+    """Give the members that are whole, one at a time."""
+    try:
+        with tarfile.open(path, "r:") as opened:
+            tar: Any = opened  # its list of members is public, and in no stub
+            while (member := tar.next()) is not None:
+                tar.members.clear()  # it would hold all of them
+                if member.isreg() and not member.issparse():
+                    if member.offset_data + member.size > length:
+                        problems.append(f"{member.name} is cut off, and what follows it is missing")
+                        return
+                    yield member
+                elif not member.isdir():
+                    problems.append(f"{member.name} is a link or no plain file")
+            with path.open("rb") as file:
+                file.seek(tar.offset)
+                end = file.read(512)
+            if end.strip(b"\0"):
+                problems.append(f"damaged at byte {tar.offset:,}: what follows is not used")
+            elif len(end) < 512:
+                problems.append(f"ends at byte {length:,} without the mark of an end; members may be missing")
+    except (tarfile.TarError, ValueError, OverflowError) as error:
+        problems.append(f"damaged or cut off: {error}")
+
+
+def _image_of(group: dict[str, tuple[str, int, int]]) -> tuple[str, int, int] | None:
+    exact = [group[suffix] for suffix in SUFFIXES if suffix in group]
+    longer = [member for suffix, member in group.items() if suffix.rpartition(".")[2] in SUFFIXES]
+    return exact[0] if exact else longer[0] if len(longer) == 1 else None
+
+
+def _label_of(file: int, group: dict[str, tuple[str, int, int]], problems: list[str]) -> int | str | None:
+    """Read a label: a number or a name from .cls, what .json calls "label", or a name from .txt."""
+    suffix = next((suffix for suffix in ("cls", "json", "txt") if suffix in group), None)
+    if suffix is None:
+        return None
+    name, offset, size = group[suffix]
+    try:
+        if size > LARGEST_LABEL:
+            raise ValueError(f"{size:,} bytes")
+        text = os.pread(file, size, offset).decode().strip()
+        label = json.loads(text)["label"] if suffix == "json" else text
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        problems.append(f"{name} holds no label: {error}")
+        return None
+    if isinstance(label, str) and suffix == "cls" and re.fullmatch(r"[0-9]{1,9}", label):
+        return int(label)
+    if isinstance(label, bool) or not isinstance(label, int | str) or label in ("", -1):
+        problems.append(f"{name} holds no label: {str(label)[:40]!r}")
+        return None
+    return label

@@ -5,6 +5,7 @@ of a thousand gives it.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,8 +14,9 @@ from jaxtyping import Float, Int, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.config.card import Preprocessing
+from vitrail.config import Preprocessing
 from vitrail.config.recipe import Augmentation
+from vitrail.data.source import Batch
 from vitrail.data.transforms import color, geometry, mixing, randaugment
 from vitrail.errors import ShapeError
 from vitrail.ops.constants import constant, upload
@@ -23,16 +25,10 @@ from vitrail.ops.random import Purpose, draws
 Images = UInt8[Tensor, "B C H W"]
 Reals = NDArray[np.float64]
 
+CHUNK = 32  # images that a worker augments at once: what they need beside stays in its core's cache
 BLUR = (0.1, 2.0)  # deviations in pixels, as of three-augment
 ERASED = (0.02, 1 / 3)  # shares of the image
 SLANT = (0.3, 1 / 0.3)  # aspects of what is erased
-
-
-class Finished(NamedTuple):
-    """What a step of training takes; targets are shares of the classes, all zero where there is no label."""
-
-    images: Float[Tensor, "B C H W"]
-    targets: Float[Tensor, "B K"]
 
 
 class Stage(NamedTuple):
@@ -43,48 +39,64 @@ class Stage(NamedTuple):
     apply: Callable[[Images, Reals, Any], Images]  # to images, their numbers and the field's value
 
 
-def finish(
-    images: Images,
-    labels: Int[Tensor, " B"],
-    samples: NDArray[np.integer],
-    places: NDArray[np.integer],
-    config: Augmentation,
-    preprocessing: Preprocessing,
-    classes: int,
-    seed: int,
-    epoch: int,
-    absent: NDArray[np.integer] | None = None,
-    *,
-    augmented: bool = False,
-) -> Finished:
-    """Flip, three-augment, jitter, RandAugment, erase, scale and mix images that were cropped before.
+@dataclass
+class BatchTransform:
+    """Flips, augments, scales and mixes a batch, where its images are; a function of (seed, epoch, sample) alone."""
 
-    `absent` are the places of the step whose images could not be decoded. `augmented` images
-    have had everything but scaling and mixing.
-    """
-    if not len(images) == len(labels) == len(samples) == len(places):
-        raise ShapeError(
-            f"expected as many labels, samples and places as images; got {len(images)} images, {len(labels)} labels, "
-            f"{len(samples)} samples, {len(places)} places."
+    config: Augmentation
+    preprocessing: Preprocessing
+    classes: int
+    seed: int
+
+    def augment(self, batch: Batch) -> Batch:
+        """Flip, three-augment, jitter, RandAugment and erase alone, in whole levels."""
+        if not len(batch.labels):
+            return batch
+        u, images = self._draws(batch), torch.empty_like(batch.images)
+        for start in range(0, len(images), CHUNK):
+            some = slice(start, start + CHUNK)
+            images[some] = augment(batch.images[some], {what: part[some] for what, part in u.items()}, self.config)
+        return batch._replace(images=images)
+
+    def __call__(self, batch: Batch, *, augmented: bool = False) -> Batch:
+        """Give float images and the shares of the classes; `augmented` images are only scaled and mixed."""
+        images, labels, samples, places = batch[:4]
+        if not len(images) == len(labels) == len(samples) == len(places):
+            raise ShapeError(
+                f"expected as many labels, samples and places as images; got {len(images)} images, {len(labels)} "
+                f"labels, {len(samples)} samples, {len(places)} places."
+            )
+        if not len(images):  # a rank without a share of the last step
+            return batch._replace(images=images.float(), targets=torch.zeros(0, self.classes, device=images.device))
+        config, u = self.config, self._draws(batch)
+        real = scale(images if augmented else augment(images, u, config), self.preprocessing)
+        if Purpose.MIXING not in u:
+            targets = mixing.soft_targets(labels, labels, torch.ones_like(real[:, 0, 0, 0]), self.classes)
+            return batch._replace(images=real, targets=targets)
+        mix = mixing.plan(
+            places.numpy(),
+            config.mix_block,
+            u[Purpose.MIXING],
+            config.mixup,
+            config.cutmix,
+            (images.shape[-2], images.shape[-1]),
+            batch.absent.numpy(),
         )
-    if not len(images):  # a rank without a share of the last step
-        return Finished(images.to(torch.float32), torch.zeros(0, classes, device=images.device))
-    u = {purpose: draws(samples, count, seed, epoch, purpose) for purpose, count in draw_slots(config).items()}
-    real = scale(images if augmented else augment(images, u, config), preprocessing)
-    if Purpose.MIXING not in u:
-        return Finished(real, mixing.soft_targets(labels, labels, torch.ones_like(real[:, 0, 0, 0]), classes))
-    height, width = images.shape[-2:]
-    mix = mixing.plan(places, config.mix_block, u[Purpose.MIXING], config.mixup, config.cutmix, (height, width), absent)
-    partner = upload(mix.partner, images.device)
-    numbers = upload(np.column_stack([mix.weight, mix.boxes]).astype(np.float32), images.device)
-    weight, other, mixed = numbers[:, 0], real.index_select(0, partner), real
-    if config.mixup:
-        # What CutMix mixes has the weight of its area in the targets, and all of itself here.
-        cut = numbers[:, 3] * numbers[:, 4] > 0
-        mixed = mixing.mixup(mixed, other, torch.where(cut, 1, weight) if config.cutmix else weight)
-    if config.cutmix:
-        mixed = mixing.cutmix(mixed, other, numbers[:, 1:])
-    return Finished(mixed, mixing.soft_targets(labels, labels.index_select(0, partner), weight, classes))
+        partner = upload(mix.partner, images.device)
+        numbers = upload(np.column_stack([mix.weight, mix.boxes]).astype(np.float32), images.device)
+        weight, other = numbers[:, 0], real.index_select(0, partner)
+        if config.mixup:
+            # What CutMix mixes has the weight of its area in the targets, and all of itself here.
+            cut = numbers[:, 3] * numbers[:, 4] > 0
+            real = mixing.mixup(real, other, torch.where(cut, 1, weight) if config.cutmix else weight)
+        if config.cutmix:
+            real = mixing.cutmix(real, other, numbers[:, 1:])
+        targets = mixing.soft_targets(labels, labels.index_select(0, partner), weight, self.classes)
+        return batch._replace(images=real, targets=targets)
+
+    def _draws(self, batch: Batch) -> dict[int, Reals]:
+        slots, samples = draw_slots(self.config), batch.samples.numpy()
+        return {what: draws(samples, count, self.seed, batch.epoch, what) for what, count in slots.items()}
 
 
 def draw_slots(config: Augmentation) -> dict[int, int]:

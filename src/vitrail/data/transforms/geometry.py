@@ -1,4 +1,4 @@
-"""Where pixels go: boxes of crops, and maps, cut-outs, crops and flips of a batch of uint8 images.
+"""Where pixels go: boxes of crops, and maps, cut-outs and flips of a batch of uint8 images.
 
 A map is six numbers (a, b, c, d, e, f), as of PIL's Image.transform: the new pixel whose centre is (x, y) shows what
 was at (a x + b y + c, d x + e y + f); a pixel's centre is half a pixel from its corner. All are made on the CPU.
@@ -9,8 +9,6 @@ large areas less. Each of ten tries has its own numbers; where none fits, the la
 the aspect is taken.
 """
 
-from typing import Literal
-
 import numpy as np
 import torch
 from jaxtyping import Float, Int, UInt8
@@ -19,47 +17,26 @@ from torch import Tensor
 
 from vitrail.data.decode import Box
 from vitrail.errors import ShapeError
-from vitrail.ops.constants import upload
 
 Images = UInt8[Tensor, "B C H W"]
 Reals = NDArray[np.float64]
-Wholes = NDArray[np.int64]
 GRAY = 128
 TRIES = 10
 EACH = 4  # area, aspect, top, left
 SLOTS = TRIES * EACH
-BITS = 15  # of a weight: products with 8 bits, and their sums up to one, are exact in float32
 
 
-def affine(
-    images: Images,
-    maps: Float[Tensor, "B 6"],
-    mode: Literal["nearest", "bilinear"] = "nearest",
-    fill: int = GRAY,
-) -> Images:
-    """Show every image through its map; what comes from outside is filled."""
+def affine(images: Images, maps: Float[Tensor, "B 6"], fill: int = GRAY) -> Images:
+    """Show every image through its map, by the nearest pixel; what comes from outside is filled."""
     height, width = images.shape[-2:]
     rows = (torch.arange(height, device=images.device) + 0.5)[:, None]
     cols = torch.arange(width, device=images.device) + 0.5
     a, b, c, d, e, f = (part[:, None, None] for part in maps.to(torch.float32).unbind(dim=1))
     x, y = a * cols + b * rows + c, d * cols + e * rows + f  # B H W
     inside = ((x >= 0) & (x < width) & (y >= 0) & (y < height))[:, None]
-    if mode == "nearest":
-        return torch.where(inside, _pick(images, y, x), fill)
-    x, y = x - 0.5, y - 0.5
-    left, top = x.floor(), y.floor()
-    right, down = (x - left)[:, None], (y - top)[:, None]  # B 1 H W
-    above = torch.lerp(_pick(images, top, left).float(), _pick(images, top, left + 1).float(), right)
-    below = torch.lerp(_pick(images, top + 1, left).float(), _pick(images, top + 1, left + 1).float(), right)
-    return torch.where(inside, torch.lerp(above, below, down).round().to(torch.uint8), fill)
-
-
-def _pick(images: Images, y: Float[Tensor, "B H W"], x: Float[Tensor, "B H W"]) -> Images:
-    """Read the pixels that hold these places; outside, the nearest at the edge."""
-    height, width = images.shape[-2:]
     index = y.clamp(0, height - 1).to(torch.int64) * width + x.clamp(0, width - 1).to(torch.int64)
     index = index.flatten(1)[:, None].expand(-1, images.shape[1], -1)  # B C HW
-    return images.flatten(2).gather(2, index).unflatten(2, (height, width))
+    return torch.where(inside, images.flatten(2).gather(2, index).unflatten(2, (height, width)), fill)
 
 
 def rotations(degrees: Reals, height: int, width: int) -> Reals:
@@ -99,34 +76,12 @@ def flip(images: Images, which: Int[Tensor, " B"]) -> Images:
     return torch.where((which != 0)[:, None, None, None], images.flip(3), images)
 
 
-def crop_resize(
-    images: Images, boxes: NDArray[np.int64], size: tuple[int, int], *, antialias: bool = True
-) -> UInt8[Tensor, "B C h w"]:
-    """Cut a box (top, left, height, width) out of every image and resize it, bilinear, in two products of matrices."""
-    on_device = upload(boxes.astype(np.float32), images.device)
-    rows = _weights(on_device[:, 0], on_device[:, 2], images.shape[2], size[0], antialias=antialias)
-    cols = _weights(on_device[:, 1], on_device[:, 3], images.shape[3], size[1], antialias=antialias)
-    with torch.autocast(images.device.type, enabled=False):
-        wide = torch.einsum("bchw,bxw->bchx", images.to(torch.float32), cols).round()  # B C H w
-        return torch.einsum("bchx,byh->bcyx", wide, rows).round().clamp(0, 255).to(torch.uint8)
-
-
-def _weights(
-    start: Float[Tensor, " B"], length: Float[Tensor, " B"], old: int, new: int, *, antialias: bool
-) -> Float[Tensor, "B new old"]:
-    """How much of each old pixel a new one takes: a triangle over the stretch, cut at its ends, in whole BITS."""
-    scale = (length / new)[:, None, None]
-    centers = start[:, None, None] + (torch.arange(new, device=start.device)[:, None] + 0.5) * scale  # B new 1
-    pixels = torch.arange(old, device=start.device) + 0.5
-    share = (1 - (pixels - centers).abs() / (scale.clamp(min=1) if antialias else 1)).clamp(min=0)
-    within = (pixels > start[:, None, None]) & (pixels < (start + length)[:, None, None])
-    share = torch.where(within, share, 0)  # B new old
-    return torch.round(share / share.sum(dim=2, keepdim=True) * 2**BITS) * 2.0**-BITS
-
-
 def inception_box(height: int, width: int, u: Reals, area: tuple[float, float], aspect: tuple[float, float]) -> Box:
     """Draw a box inside an image from one row of SLOTS numbers, or fewer for fewer tries; the first that fits."""
-    _check(u[None], int(min(height, width)))
+    if u.ndim != 1 or len(u) % EACH or not len(u):
+        raise ShapeError(f"each try of a box takes {EACH} numbers; got an array of {u.shape}.")
+    if min(height, width) < 1:
+        raise ShapeError("an image has at least one pixel; got a side of 0.")
     low, high = np.log(aspect[0]), np.log(aspect[1])
     for share, slant, down, right in u.reshape(len(u) // EACH, EACH):  # mostly the first: faster than all at once
         target = (area[0] + share * (area[1] - area[0])) * height * width
@@ -134,50 +89,6 @@ def inception_box(height: int, width: int, u: Reals, area: tuple[float, float], 
         tall, wide = int(np.rint(np.sqrt(target / ratio))), int(np.rint(np.sqrt(target * ratio)))
         if 1 <= tall <= height and 1 <= wide <= width:
             return Box(int(down * (height - tall + 1)), int(right * (width - wide + 1)), tall, wide)
-    boxes = inception_boxes(np.array([height]), np.array([width]), u[None], area, aspect)
-    return Box(*(int(side) for side in boxes[0]))
-
-
-def inception_boxes(
-    heights: Wholes, widths: Wholes, u: Reals, area: tuple[float, float], aspect: tuple[float, float]
-) -> Wholes:
-    """Draw a box (top, left, height, width) for each image; one row of numbers each."""
-    _check(u, int(min(heights.min(), widths.min())) if len(heights) else 1)
-    count = len(heights)
-    tries = u.reshape(count, u.shape[1] // EACH, EACH)
-    rows, cols = heights[:, None], widths[:, None]
-    target = (area[0] + tries[:, :, 0] * (area[1] - area[0])) * rows * cols
-    low, high = np.log(aspect[0]), np.log(aspect[1])
-    ratio = np.exp(low + tries[:, :, 1] * (high - low))
-    tall = np.rint(np.sqrt(target / ratio)).astype(np.int64)
-    wide = np.rint(np.sqrt(target * ratio)).astype(np.int64)
-    fits = (tall >= 1) & (tall <= rows) & (wide >= 1) & (wide <= cols)
-    each, first = np.arange(count), fits.argmax(axis=1)
-    tall, wide = tall[each, first], wide[each, first]
-    top = np.floor(tries[each, first, 2] * (heights - tall + 1)).astype(np.int64)
-    left = np.floor(tries[each, first, 3] * (widths - wide + 1)).astype(np.int64)
-    found = np.stack([top, left, tall, wide], axis=1)
-    return np.where(fits.any(axis=1)[:, None], found, _largest(heights, widths, aspect))
-
-
-def _check(u: Reals, shortest: int) -> None:
-    if u.ndim != 2 or u.shape[1] % EACH or not u.shape[1]:
-        raise ShapeError(f"each try of a box takes {EACH} numbers; got an array of {u.shape}.")
-    if shortest < 1:
-        raise ShapeError("an image has at least one pixel; got a side of 0.")
-
-
-def middle_box(height: int, width: int, aspect: float = 1.0, share: float = 1.0) -> Box:
-    """Take the largest central box of an aspect (width / height), or a share of its sides."""
-    if not 0 < share <= 1 or aspect <= 0:
-        raise ShapeError(f"share must be above 0 and at most 1, and aspect positive; got {share} and {aspect}.")
-    tall, wide = min(height, width / aspect) * share, min(width, height * aspect) * share
-    rows, cols = max(round(tall), 1), max(round(wide), 1)
-    return Box((height - rows) // 2, (width - cols) // 2, rows, cols)
-
-
-def _largest(heights: Wholes, widths: Wholes, aspect: tuple[float, float]) -> Wholes:
-    """Take the largest central box whose aspect is within limits."""
-    tall = np.clip(np.rint(widths / aspect[0]).astype(np.int64), 1, heights)
-    wide = np.clip(np.rint(heights * aspect[1]).astype(np.int64), 1, widths)
-    return np.stack([(heights - tall) // 2, (widths - wide) // 2, tall, wide], axis=1)
+    tall = min(max(round(width / aspect[0]), 1), height)
+    wide = min(max(round(height * aspect[1]), 1), width)
+    return Box((height - tall) // 2, (width - wide) // 2, tall, wide)

@@ -60,7 +60,8 @@ def _check_whole(places: NDArray[np.integer], block: int) -> None:
     if not np.array_equal(np.arange(len(number)) - np.repeat(first, sizes), place) or (sizes[:-1] != block).any():
         raise ConfigError(
             f"samples mix inside blocks of {block}, which must be whole in a batch, the last excepted; got places "
-            f"{_some(places)}. Make the batch of every step and rank a multiple of mix_block."
+            f"{', '.join(map(str, places[:8].tolist()))}{', ...' if len(places) > 8 else ''}. "
+            "Make the batch of every step and rank a multiple of mix_block."
         )
 
 
@@ -157,8 +158,3 @@ def distribution(x: Reals, alpha: float) -> Reals:
     scale = 2 * math.lgamma(alpha) - math.lgamma(2 * alpha) + math.log(alpha)
     with np.errstate(divide="ignore"):
         return np.exp(alpha * (np.log(x) + np.log1p(-x)) - scale) * total
-
-
-def _some(places: NDArray[np.integer]) -> str:
-    shown = ", ".join(str(int(place)) for place in places[:8])
-    return shown + (", ..." if len(places) > 8 else "")

@@ -5,6 +5,7 @@ level away); `big_vision` cuts them off to whole levels ("bv"). Neither antialia
 """
 
 import math
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -13,14 +14,62 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from vitrail.config.card import Interpolation, Preprocessing
-from vitrail.config.recipe import Resizing
-from vitrail.data.decode import OpenImage, Pixels, owned
+from vitrail.config.model import Interpolation, Preprocessing
+from vitrail.config.recipe import Augmentation, Resizing
+from vitrail.data.decode import OpenImage, Pixels, owned, with_channels
+from vitrail.data.transforms.geometry import SLOTS, inception_box
 from vitrail.errors import ShapeError
 from vitrail.ops.constants import constant
+from vitrail.ops.random import Purpose, draws
 
 How = Resizing | Interpolation | Literal["area"]
 SLACK = 2.0**-10  # levels; what is cut off must not fall for the last bit of a sum
+
+
+@dataclass
+class TrainTransform:
+    """What training sees of an image: a random part, or all, resized; a function of (seed, epoch, sample)."""
+
+    size: tuple[int, int]
+    augmentation: Augmentation
+    seed: int
+    channels: int = 3
+
+    def __call__(self, data: bytes | Pixels, sample: int, epoch: int) -> UInt8[Tensor, "C H W"]:
+        """Decode no more than is needed, crop and resize."""
+        image = OpenImage(data) if isinstance(data, bytes) else data
+        crop, how = self.augmentation.crop, self.augmentation.resizing
+        if crop != "inception":
+            still = Preprocessing(resize="squash" if crop == "squash" else "crop")
+            return evaluation_image(image, self.size, still, None if how == "antialias" else how, self.channels)
+        height, width = (image.height, image.width) if isinstance(image, OpenImage) else image.shape[:2]
+        u = draws(np.array([sample]), SLOTS, self.seed, epoch, Purpose.CROP)[0]
+        box = inception_box(height, width, u, self.augmentation.crop_area, self.augmentation.aspect)
+        if isinstance(image, OpenImage):
+            least = self.size if how == "antialias" else (0, 0)  # the authors' ways read every pixel
+            part = image.pixels(box, least, self.channels)
+        else:
+            part = image[box.top : box.top + box.height, box.left : box.left + box.width]
+        return resize(to_tensor(part, self.channels), self.size, how)
+
+
+@dataclass
+class EvalTransform:
+    """What evaluation sees of an image: the whole image squashed, or its middle."""
+
+    size: tuple[int, int]
+    preprocessing: Preprocessing
+    channels: int = 3
+
+    def __call__(self, data: bytes | Pixels, sample: int, epoch: int) -> UInt8[Tensor, "C H W"]:
+        """Decode and resize; the same whatever the epoch."""
+        image = OpenImage(data) if isinstance(data, bytes) else data
+        return evaluation_image(image, self.size, self.preprocessing, None, self.channels)
+
+
+def to_tensor(pixels: Pixels, channels: int) -> UInt8[Tensor, "C H W"]:
+    """Give pixels as a tensor of so many channels."""
+    return torch.from_numpy(owned(with_channels(pixels, channels))).permute(2, 0, 1)
 
 
 def resize(
@@ -94,7 +143,7 @@ def evaluation_image(
     if isinstance(image, OpenImage):
         least = (0, 0) if faithful else (2 * max(before), 2 * max(before))
         image = image.pixels(least=least, channels=channels)
-    pixels = torch.from_numpy(owned(image).transpose(2, 0, 1)) if isinstance(image, np.ndarray) else image
+    pixels = to_tensor(image, channels) if isinstance(image, np.ndarray) else image
     antialias = preprocessing.antialias
     if preprocessing.resize == "squash":
         return middle(resize(pixels, before, how, antialias=antialias), goal).contiguous()

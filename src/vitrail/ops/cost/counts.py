@@ -1,8 +1,13 @@
-"""Parameters and multiply-accumulates of a model, by part, from its configuration alone."""
+"""Parameters, multiply-accumulates and peak memory of a model, from its configuration alone.
+
+For the memory of a training or inference step the network is a list of stretches. Each says what autograd keeps of it
+for the backward pass, how much more is alive while it runs, forward and backward, and its weights. The peak is the most
+that is held at any moment of the step.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import assert_never
+from typing import Literal, assert_never
 
 from vitrail.config import (
     BiTConfig,
@@ -17,8 +22,16 @@ from vitrail.config import (
     SinusoidalPositions,
     ViTConfig,
 )
+from vitrail.ops.attention_chunks import CHUNK
+from vitrail.ops.cost.convolutions import FULL, Convolution, Stretch, bit_stretches, convolutions, hybrid_stretches
+
+Precision = Literal["float32", "bfloat16"]
+Optimizer = Literal["adam", "sgd"]
+Device = Literal["cpu", "cuda"]
 
 EXA = 10**18
+MASK = 1  # bytes of a dropped number's mask where samples have keys; torch's own dropout keeps a factor on the CPU
+MOMENTS = {"adam": 2, "sgd": 1}  # that an optimiser holds for every weight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,82 +57,9 @@ class Parts:
         return self.total - self.head
 
 
-@dataclass(frozen=True)
-class Convolution:
-    """One standardised convolution, with the feature map that it reads."""
-
-    unit: int  # of the network, from 1; the root block is 0
-    part: str  # root, first, second, third or shortcut
-    inward: int
-    outward: int
-    kernel: int
-    stride: int
-    height: int
-    width: int
-    same: bool  # SAME padding, or kernel // 2 on every side
-
-    @property
-    def out(self) -> tuple[int, int]:
-        """Height and width of the map that it writes."""
-        return -(-self.height // self.stride), -(-self.width // self.stride)
-
-    @property
-    def parameters(self) -> int:
-        """Weights; there is no bias."""
-        return self.inward * self.outward * self.kernel**2
-
-    @property
-    def macs(self) -> int:
-        """Multiply-accumulates with every tap, also those on padding."""
-        return self.parameters * self.out[0] * self.out[1]
-
-    @property
-    def real_macs(self) -> int:
-        """Multiply-accumulates whose tap falls on the image and not on zero padding."""
-        return self.inward * self.outward * self._taps(self.height) * self._taps(self.width)
-
-    def _taps(self, side: int) -> int:
-        total = max(self.kernel - (side % self.stride or self.stride), 0) if self.same else 2 * (self.kernel // 2)
-        first = -(total // 2)
-        starts = range(first, first + -(-side // self.stride) * self.stride, self.stride)
-        return sum(min(start + self.kernel, side) - max(start, 0) for start in starts)
-
-
-def convolutions(config: ModelConfig) -> Iterator[Convolution]:
-    """List the convolutions of a hybrid's stem or of a BiT, in order; a plain ViT has none."""
-    if isinstance(config, BiTConfig):
-        units, root, same = config.units, config.width, False
-    elif isinstance(config.stem, HybridStem):
-        units, root, same = config.stem.units, config.stem.width, True
-    else:
-        return
-    height, width = config.image_size
-
-    def conv(part: str, unit: int, inward: int, outward: int, kernel: int, stride: int) -> Convolution:
-        return Convolution(unit, part, inward, outward, kernel, stride, height, width, same)
-
-    first = conv("root", 0, config.channels, root, 7, 2)
-    yield first
-    height, width = (-(-side // 2) for side in first.out)  # the max-pool
-    inward, unit = root, 0
-    for stage, count in enumerate(units):
-        narrow = root * 2**stage
-        for index in range(count):
-            unit += 1
-            stride = 2 if stage > 0 and index == 0 else 1
-            if index == 0:
-                yield conv("shortcut", unit, inward, 4 * narrow, 1, stride)
-            yield conv("first", unit, inward, narrow, 1, 1)
-            second = conv("second", unit, narrow, narrow, 3, stride)
-            yield second
-            height, width = second.out
-            yield conv("third", unit, narrow, 4 * narrow, 1, 1)
-            inward = 4 * narrow
-
-
 def parameters(config: ModelConfig) -> Parts:
     """Count the parameters; equal to those of the built model."""
-    convs = list(convolutions(config))
+    convs = _convolutions(config)
     weights = sum(conv.parameters for conv in convs)
     if isinstance(config, BiTConfig):
         # In v2 units a norm reads what the convolution reads; the shortcut and the root have none, the end has one.
@@ -147,7 +87,7 @@ def forward_macs(config: ModelConfig, *, padding: bool = True) -> Parts:
 
     With `padding=False`, taps of a convolution that fall on zero padding are not counted, as in the paper's Table 6.
     """
-    convs = sum(conv.macs if padding else conv.real_macs for conv in convolutions(config))
+    convs = sum(conv.macs if padding else conv.real_macs for conv in _convolutions(config))
     if isinstance(config, BiTConfig):
         return Parts(convolutions=convs, head=config.representation * (config.classes or 0))
     (rows, cols), tokens, width = config.grid, config.tokens, config.width
@@ -166,7 +106,7 @@ def forward_macs(config: ModelConfig, *, padding: bool = True) -> Parts:
 def training_flops(config: ModelConfig) -> int:
     """Floating-point operations of one image's training step: forward, twice that back, and what is made again."""
     macs = forward_macs(config)
-    root = sum(conv.macs for conv in convolutions(config) if conv.part == "root")
+    root = sum(conv.macs for conv in _convolutions(config) if conv.part == "root")
     again = macs.backbone - macs.embedding - root if config.checkpointing else 0  # blocks and units run twice
     return 2 * (3 * macs.total + again)
 
@@ -212,3 +152,176 @@ def _relative_layers(config: ViTConfig) -> int:
     if not isinstance(config.positions, RelativePositions):
         return 0
     return 1 if config.positions.at == "stem" else config.layers
+
+
+def _convolutions(config: ModelConfig) -> list[Convolution]:
+    plain = isinstance(config, ViTConfig) and isinstance(config.stem, PatchStem)
+    return [] if plain else list(convolutions(config))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What is run: a training step or a forward pass, in float32 or under bfloat16 autocast, fused optimiser."""
+
+    kind: Literal["train", "infer"]
+    batch: int
+    precision: Precision = "float32"
+    optimizer: Optimizer = "adam"
+    device: Device = "cuda"
+
+    @property
+    def item(self) -> int:
+        """Bytes of an activation."""
+        return FULL if self.precision == "float32" else 2
+
+    @property
+    def norm(self) -> int:
+        """Bytes of what a GroupNorm reads and writes: autocast widens them on a GPU, and not on the CPU."""
+        return FULL if self.device == "cuda" else self.item
+
+    @property
+    def copy(self) -> int:
+        """Bytes of the copy that autocast makes for a convolution after a norm; none where precisions agree."""
+        return 0 if self.norm == self.item else self.item
+
+    def scratch(self, inward: int, outward: int) -> int:
+        """Bytes that a convolution holds beside what it reads and writes: other layouts of them, as was measured."""
+        if self.device == "cpu":
+            return outward * self.item
+        return 0 if self.item == FULL else (inward + outward) * self.item
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes at the peak of a step, by what they are."""
+
+    weights: int
+    moments: int
+    gradients: int
+    activations: int
+    batch: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.weights + self.moments + self.gradients + self.activations + self.batch
+
+
+def peak_memory(config: ModelConfig, step: Step) -> Memory:
+    """Predict the peak of one step, steady state: moments exist, gradients are made anew."""
+    stretches = list(_stretches(config, step))
+    weights = FULL * parameters(config).total
+    images = FULL * step.batch * config.channels * config.image_size[0] * config.image_size[1]
+    held = {"weights": weights, "batch": images}
+    if step.kind == "infer":
+        alive = max(stretch.forward for stretch in stretches)
+        return Memory(**held, moments=0, gradients=0, activations=alive)
+    moments = MOMENTS[step.optimizer] * weights
+    gradients, activations = _backward_peak(stretches, step, checkpointing=config.checkpointing)
+    return Memory(**held, moments=moments, gradients=gradients, activations=activations)
+
+
+def activation_bytes(config: ModelConfig, step: Step) -> int:
+    """Count what autograd keeps of the forward pass, copies of weights too."""
+    return sum(_kept(stretch, step, checkpointing=config.checkpointing) for stretch in _stretches(config, step))
+
+
+def _kept(stretch: Stretch, step: Step, *, checkpointing: bool) -> int:
+    if checkpointing and stretch.entry:
+        return stretch.entry
+    return stretch.kept + stretch.copies + _cast_bytes([stretch], step)
+
+
+def _cast_bytes(stretches: list[Stretch], step: Step) -> int:
+    return 0 if step.precision == "float32" else 2 * sum(stretch.cast for stretch in stretches)
+
+
+def _backward_peak(stretches: list[Stretch], step: Step, *, checkpointing: bool) -> tuple[int, int]:
+    """Walk back through the network, and find the moment at which gradients and activations are most."""
+    kept = sum(_kept(stretch, step, checkpointing=checkpointing) for stretch in stretches)
+    # Autocast's copies of weights live through the forward pass, also where the block is run again later.
+    most = (0, kept + (_cast_bytes(stretches, step) if checkpointing else 0))
+    gradients = 0
+    for stretch in reversed(stretches):
+        again = _kept(stretch, step, checkpointing=False) if checkpointing and stretch.entry else 0
+        gradients += FULL * stretch.weights
+        most = max(most, (gradients, kept + again + stretch.backward), key=sum)
+        kept -= _kept(stretch, step, checkpointing=checkpointing)
+    return most
+
+
+def _stretches(config: ModelConfig, step: Step) -> Iterator[Stretch]:
+    if isinstance(config, BiTConfig):
+        yield from bit_stretches(config, step, parameters(config).head, _directions(config))
+        return
+    if isinstance(config.stem, HybridStem):
+        yield from hybrid_stretches(config, config.stem, step)
+    yield from _vit(config, step)
+
+
+def _vit(config: ViTConfig, step: Step) -> Iterator[Stretch]:
+    count, item = parameters(config), step.item
+    rows, cols = config.grid
+    width, wide = config.width, config.mlp_width
+    token = step.batch * config.tokens  # tokens of the batch
+    line = token * width
+    patch = step.batch * rows * cols
+    values = (count.embedding - (1 + config.class_tokens) * width) // width  # of a flat patch
+    mask = MASK if config.dropout else 0
+    yield Stretch(
+        weights=count.embedding + count.positions,
+        cast=values * width,
+        kept=patch * values * item + line * mask,
+        forward=patch * values * (FULL + (item if item < FULL else 0)) + 2 * line * FULL,
+        backward=2 * line * FULL,
+    )
+    rates = token * 2 * FULL  # a norm's mean and deviation
+    logsumexp = token * config.heads * FULL
+    inner = 1 if config.activation == "relu" else 2  # ReLU keeps its output alone, which the next layer keeps anyway
+    # Relative keys form a matrix of logits, and so does dropout on the CPU; all of it, or chunks that are made again.
+    pairs = step.batch * config.heads * config.tokens**2
+    dropped = config.attention_dropout > 0 and step.device == "cpu"
+    formed = isinstance(config.positions, RelativePositions) or dropped
+    matrix = min(pairs, CHUNK) * item if formed else 0
+    whole = formed and pairs <= CHUNK
+    kept = (
+        2 * line * FULL  # what the norms read
+        + 6 * line * item  # what they write; query, key and value; the mixed values
+        + inner * token * wide * item
+        + 2 * rates
+        + logsumexp
+        + mask * (2 * line + token * wide)
+        + ((2 if dropped else 1) * matrix + 3 * line * item if whole else 0)
+        + (0 if config.layer_scale is None else 2 * line * item)  # branches before their factors
+    )
+    alive = line * ((4 if config.norm == "pre" else 3) * FULL + item) + 2 * token * wide * item
+    heads = line * (3 * FULL + 5 * item) + 4 * (0 if dropped else matrix)
+    branch = 0 if item == FULL else item
+    block = Stretch(
+        weights=(count.attention + count.mlp) // config.layers + (4 if config.layer_scale is None else 6) * width,
+        cast=(count.attention + count.mlp) // config.layers,
+        kept=kept,
+        forward=max(alive, heads),
+        backward=max(
+            line * (FULL + branch) + token * wide * item,
+            line * (FULL + 4 * item) - (inner * token * wide + line) * item + 3 * matrix,
+        ),
+        entry=line * FULL,
+    )
+    yield from [block] * config.layers
+    logits = step.batch * (config.classes or 0)
+    directions = _directions(config)
+    held = config.pooling == "max" or (config.pooling == "token" and item == FULL)  # the norm's output, all of it
+    yield Stretch(
+        weights=count.head + (2 * width if config.norm == "pre" else 0),
+        cast=count.head - directions,
+        copies=2 * FULL * directions,
+        kept=line * FULL + rates + (line * FULL if held else 0) + logits * (item + 2 * FULL),
+        forward=2 * line * FULL + logits * item,
+        backward=2 * line * FULL + logits * FULL,
+    )
+
+
+def _directions(config: ModelConfig) -> int:
+    """Count the weights of a classifier by cosines, which are brought to length one in single precision."""
+    return 0 if config.cosine_scale is None else config.representation * (config.classes or 0)

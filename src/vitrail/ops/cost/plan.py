@@ -3,8 +3,8 @@
 from dataclasses import asdict, dataclass, replace
 
 from vitrail.config import ModelConfig, ViTConfig, encode
-from vitrail.ops.cost.counts import EXA, Parts, exaflops, forward_macs, parameters, training_flops
-from vitrail.ops.cost.memory import Memory, Step, activation_bytes, peak_memory
+from vitrail.ops.cost import counts
+from vitrail.ops.cost.counts import EXA, Memory, Parts, Step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,12 +20,12 @@ class CostPlan:
     @property
     def parameters(self) -> Parts:
         """Weights by part."""
-        return parameters(self.config)
+        return counts.parameters(self.config)
 
     @property
     def macs(self) -> Parts:
         """Multiply-accumulates of one image's forward pass, by part."""
-        return forward_macs(self.config)
+        return counts.forward_macs(self.config)
 
     @property
     def tokens(self) -> int | None:
@@ -43,17 +43,17 @@ class CostPlan:
     @property
     def training(self) -> Memory:
         """Peak memory of a training step."""
-        return peak_memory(self.config, replace(self.step, kind="train"))
+        return counts.peak_memory(self.config, replace(self.step, kind="train"))
 
     @property
     def inference(self) -> Memory:
         """Peak memory of a forward pass without gradients."""
-        return peak_memory(self.config, replace(self.step, kind="infer"))
+        return counts.peak_memory(self.config, replace(self.step, kind="infer"))
 
     @property
     def kept(self) -> int:
         """Bytes of activations that a training step keeps for its backward pass."""
-        return activation_bytes(self.config, self.step)
+        return counts.activation_bytes(self.config, self.step)
 
     @property
     def seen(self) -> float | None:
@@ -69,8 +69,8 @@ class CostPlan:
                 "epochs": self.epochs,
                 "images_seen": self.seen,
                 "steps": int(-(-self.seen // self.step.batch)),
-                "training_flops": training_flops(self.config) * self.seen,
-                "exaflops": exaflops(self.config, images=self.seen),
+                "training_flops": counts.training_flops(self.config) * self.seen,
+                "exaflops": counts.exaflops(self.config, images=self.seen),
             }
         return {
             "model": self.name,
@@ -78,8 +78,8 @@ class CostPlan:
             "tokens": self.tokens,
             "parameters": asdict(self.parameters) | {"total": self.parameters.total},
             "forward_macs": asdict(self.macs) | {"total": self.macs.total},
-            "forward_macs_without_padding": forward_macs(self.config, padding=False).total,
-            "training_flops_per_image": training_flops(self.config),
+            "forward_macs_without_padding": counts.forward_macs(self.config, padding=False).total,
+            "training_flops_per_image": counts.training_flops(self.config),
             "step": {name: value for name, value in asdict(self.step).items() if name != "kind"},
             "memory": {
                 "activations_kept": self.kept,
@@ -101,7 +101,7 @@ class CostPlan:
             **{("forward GMACs", part): _giga(count) for part, count in asdict(self.macs).items() if part != "head"},
             ("forward GMACs", "token against token"): f"{self.pair_share:.1%}" if self.pair_share else "",
             ("head GMACs", ""): f"{self.macs.head / 1e9:,.3f}",
-            ("training GFLOPs", ""): f"{training_flops(config) / 1e9:,.1f}",
+            ("training GFLOPs", ""): f"{counts.training_flops(config) / 1e9:,.1f}",
             ("training step", ""): gibibytes(train.total),
             ("training step", "weights and moments"): gibibytes(train.weights + train.moments),
             ("training step", "gradients at the peak"): gibibytes(train.gradients),
@@ -113,8 +113,8 @@ class CostPlan:
             rows |= {
                 ("run", ""): f"{self.seen:,.0f} images",
                 ("run", "steps"): f"{-(-self.seen // self.step.batch):,.0f}",
-                ("run", "exaFLOPs"): f"{training_flops(config) * self.seen / EXA:,.4g}",
-                ("run", "by Table 6"): f"{exaflops(config, images=self.seen):,.4g}",
+                ("run", "exaFLOPs"): f"{counts.training_flops(config) * self.seen / EXA:,.4g}",
+                ("run", "by Table 6"): f"{counts.exaflops(config, images=self.seen):,.4g}",
             }
         return rows
 

@@ -1,0 +1,71 @@
+"""`vitrail describe` and `vitrail convert`: what a file of weights is, and weights from any layout to another."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from vitrail.cli.app import call
+from vitrail.cli.options import Grid, Json, Weights, argument, option
+from vitrail.cli.render import show
+from vitrail.runtime.reporter import harmless, reporting
+
+TrainedSize = Annotated[
+    str | None, option("Pixels that it was trained on, where its positions need it.", metavar="SIDE|HxW")
+]
+Settings = Annotated[
+    list[str] | None, option("What the file leaves open, such as heads=6.", "--set", metavar="FIELD=VALUE")
+]
+Tensors = Annotated[bool, option("List every tensor.", "--tensors")]
+Target = Annotated[
+    str, argument("OUT", "vitrail and hf: a folder; google: .npz; timm, torchvision: .safetensors, .pth.")
+]
+Layout = Annotated[str, option("google, timm, hf, torchvision or vitrail.")]
+Lossy = Annotated[bool, option("Write although the layout cannot hold all; says what is lost.", "--lossy")]
+Overwrite = Annotated[bool, option("Replace OUT where it exists.", "--overwrite")]
+ImageSize = Annotated[str | None, option("New image size: positions are resampled.", metavar="SIDE|HxW")]
+Classes = Annotated[int | None, option("New zero head of so many classes.")]
+KeepPreLogits = Annotated[
+    bool, option("With --classes: keep the pre-training tanh layer.", "--keep-pre-logits", "--keep-hidden")
+]
+Patch = Annotated[int | None, option("New patch side: the kernel is resized by the pseudo-inverse.")]
+Channels = Annotated[int | None, option("New number of input channels.")]
+Dtype = Annotated[str | None, option("float32, float16 or bfloat16.", default="the file's own")]
+
+
+def describe(
+    path: Weights,
+    image_size: TrainedSize = None,
+    grid: Grid = None,
+    settings: Settings = None,
+    tensors: Tensors = False,
+    as_json: Json = False,
+) -> None:
+    """Say what a file of weights is: layout, architecture, shapes, numbers, and anything odd."""
+    given = {"path": path, "image_size": image_size, "grid": grid, "settings": settings}
+    with reporting() as report, report.working("reading"):
+        found = call("describe", given)
+    typer.echo(json.dumps(found.document(), indent=2) if as_json else harmless(found.text(tensors=tensors)))
+
+
+def convert(
+    source: Weights,
+    path: Target,
+    layout: Layout,
+    lossy: Lossy = False,
+    overwrite: Overwrite = False,
+    image_size: ImageSize = None,
+    classes: Classes = None,
+    keep_pre_logits: KeepPreLogits = False,
+    patch: Patch = None,
+    channels: Channels = None,
+    grid: Grid = None,
+    dtype: Dtype = None,
+    settings: Settings = None,
+    as_json: Json = False,
+) -> None:
+    """Read weights in any layout and write them in another; numbers stay as they are unless an option changes them."""
+    given = locals()
+    with reporting() as report, report.working("converting"):
+        written = call("convert", given)
+    show(written, as_json=as_json)

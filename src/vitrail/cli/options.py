@@ -1,0 +1,100 @@
+"""Options that several commands share, and the words of the command line read as values."""
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from vitrail.config import as_size
+from vitrail.errors import ConfigError
+
+
+def option(help: str, *flags: str, metavar: str | None = None, default: str | bool = True) -> Any:  # noqa: ANN401
+    """Give an option, by the name of its parameter or by these flags; `default` says what it is where none is given."""
+    return typer.Option(*flags, metavar=metavar, help=help, show_default=default)
+
+
+def argument(metavar: str, help: str) -> Any:  # noqa: ANN401
+    """Give an argument."""
+    return typer.Argument(metavar=metavar, help=help)
+
+
+Checkpoint = Annotated[str, argument("RUN", "The model: a run folder, any checkpoint, or the name of one.")]
+Data = Annotated[
+    str, argument("SOURCE", "A folder of classes, .csv, .jsonl, .parquet, .tar, packed, sample, synthetic.")
+]
+Weights = Annotated[str, argument("FILE", "A file or folder of weights, https://..., or hf:OWNER/NAME.")]
+Batch = Annotated[int | None, option("Images in a batch.", "--batch", "--batch-size", default="16; 256 on a GPU")]
+Device = Annotated[str | None, option("Where to compute: cpu or cuda.", default="a GPU where there is one")]
+Fresh = Annotated[bool, option("Ignore the cache: compute everything again, and keep nothing.", "--fresh")]
+Grid = Annotated[str | None, option("Of its position table.", metavar="ROWSxCOLS")]
+Json = Annotated[bool, option("Print one JSON document instead.", "--json")]
+Limit = Annotated[
+    float,
+    option(
+        "Stop where more than this share of the images, from 0 to 1, cannot be decoded.",
+        "--bad-image-limit",
+        metavar="SHARE",
+    ),
+]
+Out = Annotated[str | None, option("Also write the results to this folder.", metavar="FOLDER")]
+Pipe = Annotated[bool, option("Allow a pipe: source to run its command.", "--allow-pipe")]
+Precision = Annotated[str, option("Number format of the model: float32 or bfloat16.")]
+Quiet = Annotated[bool, option("Print nothing but errors and the result.", "--quiet")]
+Side = Annotated[
+    int | None, option("Resize images to this many pixels a side.", metavar="SIDE", default="the model's own size")
+]
+Split = Annotated[str | None, option("The split to take.", default="test, else val, else the only one")]
+Workers = Annotated[int | None, option("Processes that decode images.", default="as many as suit the machine")]
+
+
+def measuring(
+    batch_size: Batch = None,
+    workers: Workers = None,
+    device: Device = None,
+    precision: Precision = "float32",
+    bad_image_limit: Limit = 0.01,
+    fresh: Fresh = False,
+    allow_pipe: Pipe = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Share the options of the commands that measure a model."""
+
+
+def with_options_of(shared: Callable[..., None]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command, in place of its `**options`, those of another."""
+
+    def extend(command: Callable[..., None]) -> Callable[..., None]:
+        own, others = (inspect.signature(each).parameters for each in (command, shared))
+        parameters = [each for each in own.values() if each.name not in others and each.kind is not each.VAR_KEYWORD]
+        parameters += [each.replace(kind=each.KEYWORD_ONLY) for each in others.values()]
+        vars(command)["__signature__"] = inspect.Signature(parameters)
+        return command
+
+    return extend
+
+
+def read_pair(option: str, text: str) -> object:
+    """Read `14x10`; the size of an image may be one side, `224`."""
+    sides = [side.strip() for side in text.lower().split("x")]
+    one = option == "image_size"
+    if not all(side.isdecimal() for side in sides) or len(sides) not in ((1, 2) if one else (2,)):
+        wanted = "a side or HEIGHTxWIDTH, such as 224 or 224x160" if one else "ROWSxCOLS, such as 14x10"
+        raise ConfigError(f"--{option.replace('_', '-')} must be {wanted}; got {text!r}.")
+    pair = int(sides[0]), int(sides[-1])
+    return as_size(pair) if one else pair
+
+
+def read_list(option: str, text: str) -> object:
+    """Read words or numbers with commas between them."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    try:
+        return [word if word == "all" else LISTS[option](word) for word in words or [""]]
+    except ValueError as error:
+        raise ConfigError(f"--{option} must be numbers with commas between them; got {text!r}.") from error
+
+
+LISTS: dict[str, Callable[[str], object]] = {"probes": str, "rates": float, "seeds": int, "shots": int, "tasks": str}
+READERS = {"grid": read_pair, "image_size": read_pair} | dict.fromkeys(LISTS, read_list)
