@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 # Every install, also one that pip starts for a build, keeps to the pinned torch.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Compiled modules are kept, whatever the machine says: tests start many processes, and each would compile anew.
+unexport PYTHONDONTWRITEBYTECODE
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 # A process a core, each with one thread: twice as fast as one process with all of them. Each begins with a stretch of
 # files of its own, so that what a file's tests share is built once.
