@@ -1,8 +1,10 @@
 """Shapes in signatures are checked under pytest: this hook must come before any import of the package."""
 
+import os
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 
 import hypothesis
 import jaxtyping
@@ -10,7 +12,11 @@ import pytest
 import torch
 
 if find_spec("beartype"):  # in the project's own environment; a borrowed one may lack it
-    jaxtyping.install_import_hook("vitrail", "typecheck.check")
+    # Of the modules that have shapes: the check takes longer than most functions do.
+    SOURCE = Path(find_spec("vitrail").submodule_search_locations[0])  # pyright: ignore
+    SHAPES = [path for path in SOURCE.rglob("*.py") if "from jaxtyping" in path.read_text(encoding="utf-8")]
+    NAMES = [".".join(path.relative_to(SOURCE.parent).with_suffix("").parts) for path in SHAPES]
+    jaxtyping.install_import_hook(NAMES, "typecheck.check")
 
 try:
     import torchvision  # noqa: F401
@@ -26,6 +32,14 @@ except (ImportError, RuntimeError):
 # The same examples every time; no deadline, since a first convolution warms up its library.
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("repeatable")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def unsynced() -> Iterator[None]:
+    """Spare the disk: no test loses its power. Those that ask whether files are synced replace this again."""
+    synced, os.fsync = os.fsync, lambda file: None
+    yield
+    os.fsync = synced
 
 
 @pytest.fixture(autouse=True)

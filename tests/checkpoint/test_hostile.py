@@ -37,7 +37,8 @@ MIB = 2**20
 ROOM = 64 * MIB  # that a refusal may take
 HEADS: dict[str, Any] = {"heads": 3}
 REBUILD = _rebuild_tensor_v2
-# A process of its own: it says how a call ended and by how much its peak memory rose; an alarm ends a call that hangs.
+# A process of its own: it says how a call ended and by how much its peak memory rose. An alarm ends a call that hangs:
+# by the processor's seconds, which a busy machine does not change, and by the clock's where it only waits.
 GUARD = """
 import json, resource, signal, sys
 import torch, vitrail
@@ -58,11 +59,13 @@ for line in sys.stdin:
     name, path, asked = json.loads(line)
     open("/proc/self/clear_refs", "w").write("5")
     before, kind, message = field("VmRSS"), "", ""
-    signal.alarm(8)
+    signal.setitimer(signal.ITIMER_PROF, 8)
+    signal.alarm(120)
     try:
         calls[name](path, **asked)
     except BaseException as error:
         kind, message = type(error).__name__, str(error)[:2000]
+    signal.setitimer(signal.ITIMER_PROF, 0)
     signal.alarm(0)
     write(kind, message, field("VmHWM") - before)
 """

@@ -344,6 +344,7 @@ def test_the_command_writes_a_page_with_mistakes(
     assert all(Path(path).is_file() for path in found["figures"])
 
 
+@pytest.mark.usefixtures("sketched")
 def test_the_function_and_the_command_write_the_same_files(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,5 +1,6 @@
 """The paper's initialisation: every row of the table by its moments."""
 
+import functools
 import math
 
 import pytest
@@ -12,6 +13,7 @@ from vitrail.models import build
 from vitrail.models.build import rule
 
 
+@functools.cache
 def fresh(name: str, **fields: object) -> dict[str, Tensor]:
     return dict(vitrail.create(name, **fields).named_parameters())  # pyright: ignore[reportArgumentType]
 

@@ -97,8 +97,9 @@ def test_the_loss_is_the_mean_over_all_pixels_and_the_first_has_scores_of_its_ow
     assert module.first.grad is not None
 
 
+@pytest.mark.parametrize("read_out", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_run_learns_goes_on_and_is_read_out_by_a_linear_probe(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, read_out: bool
 ) -> None:
     small = [f"model.{field}" for field in ("depth=2", "width=24", "heads=3", "mlp_width=48")]
     fields = [*small, "image_size=8", "rate=5e-3", "save_every=10", "evaluate_every=15", "colours=16"]
@@ -122,6 +123,8 @@ def test_a_run_learns_goes_on_and_is_read_out_by_a_linear_probe(
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, vitrail.load(again).get_parameter(name)), name
     capsys.readouterr()
+    if not read_out:
+        return
     probe = ["fewshot", str(whole), "sample", "--shots", "all", "--probes", "logistic", "--seeds", "0", "--fresh"]
     assert main([*probe, "--device", "cpu", "--workers", "0", "--json", "--quiet"]) == 0
     last = json.loads(capsys.readouterr().out)

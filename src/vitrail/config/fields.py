@@ -134,9 +134,11 @@ def defaults(kind: type) -> dict[str, object]:
     return {field.name: field.default for field in fields(kind) if field.default is not MISSING}
 
 
+@functools.cache
 def parts_of(hint: object) -> dict[str, type]:
     """List the parts that a field may hold, by their words; none where it holds a plain value."""
-    return {word: kind for word, kind in KINDS.items() if kind in options_of(hint)}
+    options = options_of(hint)
+    return {word: kind for word, kind in KINDS.items() if kind in options}
 
 
 def _merge(kind: type, values: Mapping[str, object], changes: Mapping[str, object]) -> dict[str, Any]:
