@@ -10,39 +10,31 @@ The letters for axes, in every signature and shape comment:
     K  classes            rows cols  the grid of patches, N = rows * cols
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vitrail import evaluation as evaluation
-    from vitrail import inspection as inspection
-    from vitrail.checkpoint import convert as convert
-    from vitrail.checkpoint import describe as describe
-    from vitrail.checkpoint import load as load
-    from vitrail.checkpoint import save as save
+    from vitrail import evaluation as evaluation, inspection as inspection
+    from vitrail.checkpoint import convert as convert, describe as describe, load as load, save as save
     from vitrail.config import names as names
-    from vitrail.errors import CheckpointError as CheckpointError
-    from vitrail.errors import ConfigError as ConfigError
-    from vitrail.errors import DataError as DataError
-    from vitrail.errors import ShapeError as ShapeError
-    from vitrail.errors import VitrailError as VitrailError
+    from vitrail.errors import (
+        CheckpointError as CheckpointError,
+        ConfigError as ConfigError,
+        DataError as DataError,
+        ShapeError as ShapeError,
+        VitrailError as VitrailError,
+    )
     from vitrail.models import create as create
-    from vitrail.verbs.data import bench as bench
-    from vitrail.verbs.data import check_data as check_data
-    from vitrail.verbs.data import pack_data as pack_data
+    from vitrail.verbs.data import bench as bench, check_data as check_data, pack_data as pack_data
     from vitrail.verbs.demo import demo as demo
     from vitrail.verbs.evaluate import evaluate as evaluate
-    from vitrail.verbs.features import fewshot as fewshot
-    from vitrail.verbs.features import verify as verify
+    from vitrail.verbs.features import fewshot as fewshot, verify as verify
     from vitrail.verbs.inspect import inspect as inspect
     from vitrail.verbs.plan import plan as plan
-    from vitrail.verbs.predict import embed as embed
-    from vitrail.verbs.predict import predict as predict
-    from vitrail.verbs.training import Run as Run
-    from vitrail.verbs.training import finetune as finetune
-    from vitrail.verbs.training import pretrain as pretrain
-    from vitrail.verbs.transfer import transfer as transfer
-    from vitrail.verbs.transfer import vtab as vtab
+    from vitrail.verbs.predict import embed as embed, predict as predict
+    from vitrail.verbs.training import Run as Run, finetune as finetune, pretrain as pretrain
+    from vitrail.verbs.transfer import transfer as transfer, vtab as vtab
 
 __version__ = "0.1.0"
 
@@ -63,6 +55,9 @@ _NAMES = {
     "vitrail.verbs.transfer": "transfer vtab",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
+# Other libraries' words for these.
+_WORDS = {"create_model": "create", "list_models": "names", "from_pretrained": "load", "load_model": "load"}
+_WORDS |= {"fine_tune": "finetune", "fit": "finetune", "classify": "predict", "save_model": "save", "test": "evaluate"}
 # Parts whose functions are called by their own names: vitrail.evaluation.fewshot.
 _PARTS = ("evaluation", "inspection")
 __all__ = [*_HOMES, *_PARTS]  # pyright: ignore[reportUnsupportedDunderAll]
@@ -73,7 +68,8 @@ def __getattr__(name: str) -> object:
     if name in _PARTS:
         return import_module(f"vitrail.{name}")
     if name not in _HOMES:
-        raise AttributeError(f"module 'vitrail' has no attribute {name!r}")
+        hint = f". Did you mean vitrail.{_WORDS[name]}?" if name in _WORDS else ""
+        raise AttributeError(f"module 'vitrail' has no attribute {name!r}{hint}", name=name, obj=sys.modules[__name__])
     value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

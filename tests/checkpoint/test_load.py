@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 from families import family
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from reference import cases, models, shapes
 
 import vitrail

@@ -8,8 +8,7 @@ import pytest
 import typer
 
 from vitrail import __version__
-from vitrail.cli import app as frame
-from vitrail.cli import main
+from vitrail.cli import app as frame, main
 from vitrail.errors import ConfigError
 
 

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from vitrail.data.decode import Box
 from vitrail.data.transforms.geometry import SLOTS, inception_box

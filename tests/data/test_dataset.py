@@ -244,3 +244,27 @@ def test_an_item_of_floats_is_named_when_it_is_read() -> None:
     source = open_data(Photos([(IMAGES[0], 0), (torch.rand(3, 8, 9), 1)], targets=[0, 1]))["all"]
     with pytest.raises(DataError, match=r"item 1 of the dataset: expected .* got float32 of shape \(3, 8, 9\)"):
         source.read(1)
+
+
+@pytest.mark.parametrize("keys", [("image", "label"), ("img", "target"), ("pixel_values", "labels")])
+def test_items_may_be_dicts_by_usual_keys(keys: tuple[str, str]) -> None:
+    items = [dict(zip(keys, (image, int(label)), strict=True)) for image, label in zip(IMAGES, LABELS, strict=True)]
+    source = open_data(Photos(items, classes=NAMES))["all"]
+    assert source.labels.tolist() == LABELS.tolist()
+    assert np.array_equal(np.asarray(source.read(4)), IMAGES[4])
+
+
+def test_what_items_hold_instead_is_said() -> None:
+    with pytest.raises(
+        DataError, match=r"item 0 of the dataset has \['photo', 'label'\]; expected 'image' and 'label'"
+    ):
+        open_data(Photos([{"photo": IMAGES[0], "label": 0}]))
+    with pytest.raises(DataError, match="Number the names from 0"):
+        open_data((IMAGES, [NAMES[label] for label in LABELS]))
+    with pytest.raises(DataError, match="Number the names, and list them"):
+        open_data(Photos([(IMAGES[0], "ant")]))
+
+
+def test_a_list_of_arrays_and_labels_is_the_pair() -> None:
+    pair, several = open_data((IMAGES, LABELS))["all"], open_data([IMAGES, LABELS])["all"]
+    assert pair.fingerprint == several.fingerprint

@@ -13,8 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from vitrail.data.source import Subset
 from vitrail.data.sources.memory import MemorySource
 from vitrail.errors import DataError
-from vitrail.evaluation import features as module
-from vitrail.evaluation import fewshot
+from vitrail.evaluation import features as module, fewshot
 from vitrail.evaluation.features import draw_sets, probe_features
 from vitrail.evaluation.shots import LOGISTIC_L2
 from vitrail.models import Model

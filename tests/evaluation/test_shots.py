@@ -109,3 +109,9 @@ def test_features_that_do_not_fit_are_refused() -> None:
 def test_settings_are_checked(changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         Settings(**changes)
+
+
+def test_classes_are_those_of_the_labels_and_the_first_seed_unless_said() -> None:
+    case = CASES[0]
+    rows = drawn(case)
+    assert fewshot(*rows, shots=5) == fewshot(*rows, shots=5, classes=case["classes"], seed=0)

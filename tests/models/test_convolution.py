@@ -1,8 +1,7 @@
 import math
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch.nn import functional as F
 
 from vitrail.models.resnet import convolve_same, max_pool_same, standardize_by_deviation, standardize_by_variance

@@ -52,8 +52,7 @@ def test_the_patch_embedding_is_a_strided_convolution(name: str) -> None:
 
 @pytest.mark.parametrize("size", [(24, 24), (24, 40)])
 def test_the_whole_model_equals_transformers(size: tuple[int, int]) -> None:
-    from transformers import ViTConfig as TheirConfig
-    from transformers import ViTForImageClassification
+    from transformers import ViTConfig as TheirConfig, ViTForImageClassification
 
     config = ViTConfig(stem=PatchStem(patch=8), image_size=size, activation="gelu", **{**SMALL, "depth": 3})
     ours = build(config, seed=3).double().eval()

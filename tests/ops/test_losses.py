@@ -5,8 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from reference import faces
-from reference import optimizers as reference
+from reference import faces, optimizers as reference
 from torch import Tensor
 from torch.nn import functional as F
 

@@ -1,7 +1,6 @@
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from vitrail.errors import ShapeError
 from vitrail.ops.patches import patchify, unpatchify

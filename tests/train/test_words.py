@@ -87,9 +87,17 @@ def test_a_word_of_the_model_is_its_field_also_without_a_prefix(setting: str, fi
         ("warmup_ratio=0.1", "Set warmup_steps"),
         ("mixup_off_epoch=10", "stay on to the end"),
         ("norm_weight_decay=0", "decay_on=kernels"),
-        ("resume=run", "The same call with the same out resumes"),
+        ("resume=run", "It resumes by itself where out=... is the same"),
         ("num_classes=3", "the data decides the number of classes"),
         ("lerning_rate=1", "Did you mean 'learning_rate'"),
+        ("modle=vit.npz", "Did you mean 'model'"),
+        ("checkpoint=vit.npz", "Give model="),
+        ("save_dir=run", "Give out="),
+        ("num_gpus=2", "device=cuda; torchrun"),
+        ("max_time=3", "Give minutes="),
+        ("class_weights=1", "classes have no weights"),
+        ("vflip=0.5", "flip is horizontal"),
+        ("lr_decay=0.1", "Set curve, and final_learning_rate"),
         ("smoothing_label=0.1", "Did you mean 'label_smoothing'"),
         ("lr_noise=0.1", "The fields are in docs/training.md"),  # nothing is like it, and so nothing is proposed
         ("qk_scale=1", "The fields are in docs/training.md"),
@@ -131,6 +139,8 @@ def test_create_takes_other_words_for_what_it_has_defaults_for() -> None:
         (["-b", "0"], "batch_size must be"),
         (["--amp"], "--precision bfloat16"),
         (["--foo", "3"], "no field 'foo'"),
+        (["--num_gpus", "2"], "Give --device cpu"),
+        (["--set", "minutes=3"], "Give --minutes ..."),
     ],
 )
 def test_a_flag_of_another_program_is_a_setting(
@@ -138,3 +148,50 @@ def test_a_flag_of_another_program_is_a_setting(
 ) -> None:
     assert main(["finetune", "sample", "--model", "ViT-Ti/7", *flags]) == 1
     assert words in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("vit_base_patch16_224", "Did you mean 'ViT-B/16'"),
+        ("deit3_small_patch16_224", "Did you mean 'ViT-S/16'"),
+        ("vit_l_32", "Did you mean 'ViT-L/32'"),
+        ("google/vit-base-patch16-224", "Did you mean 'hf:google/vit-base-patch16-224'"),
+    ],
+)
+def test_another_librarys_name_of_a_model_is_answered_with_ours(name: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        vitrail.create(name)
+
+
+def test_words_of_loading_are_answered() -> None:
+    for word, words in (("map_location", "Give device"), ("revision", "@REVISION"), ("pretrained", "leave it out")):
+        with pytest.raises(ConfigError, match=words):
+            vitrail.load("vitrail-ti8", **{word: "cpu"})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(AttributeError, match=r"Did you mean vitrail\.create\?"):
+        vitrail.create_model  # noqa: B018
+    with pytest.raises(
+        ConfigError, match=r"'pos_embed', which is positions: the file decides\. Leave it out, or begin"
+    ):
+        vitrail.load("vitrail-ti8", pos_embed="learned")
+
+
+def test_a_command_and_an_option_of_another_program_are_answered(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "photos"]) == 2
+    assert "Did you mean 'finetune'?" in capsys.readouterr().err
+    assert main(["predict", "vitrail-ti8", "nowhere.jpg", "--img-size", "x"]) == 1
+    assert "--image-size must be a side" in " ".join(capsys.readouterr().err.split())
+
+
+def test_fields_that_weights_decide_are_refused_before_any_image_is_read() -> None:
+    class Unread:
+        classes, targets = ("a", "b"), (0, 1) * 4
+
+        def __len__(self) -> int:
+            return len(self.targets)
+
+        def __getitem__(self, index: int) -> tuple[object, int]:
+            raise AssertionError("read")
+
+    with pytest.raises(ConfigError, match="load cannot change 'depth'"):
+        vitrail.finetune(Unread(), model="vitrail-ti8", depth=3, quiet=True)

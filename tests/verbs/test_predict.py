@@ -101,10 +101,10 @@ def test_the_same_image_in_every_form_has_the_same_answer(photos: Path) -> None:
         pixels = np.asarray(loaded)
         tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
         forms = [path, str(path), path.read_bytes(), opened, loaded, pixels, tensor]
-        found = vitrail.predict(model, forms)
-        assert found.names == [str(path), str(path), *(f"image {number}" for number in range(2, 7))]
+        found = vitrail.predict(model, [*forms, io.BytesIO(path.read_bytes())])
+        assert found.names == [str(path), str(path), *(f"image {number}" for number in range(2, 8))]
         assert torch.equal(found.logits, found.logits[:1].expand_as(found.logits))
-        for form in forms:
+        for form in (*forms, io.BytesIO(path.read_bytes())):
             assert len(vitrail.predict(model, form)) == 1
         assert len(vitrail.predict(model, np.stack([pixels] * 3))) == 3
         assert len(vitrail.predict(model, (each for each in forms))) == 7

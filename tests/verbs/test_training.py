@@ -271,7 +271,7 @@ UNREAD = object()  # what is no data, and would be refused where it were opened
         ({"lr": 1e-3, "settings": ["learning_rate=1e-3"]}, "lr and learning_rate are one field"),
         ({"lr": 1e-3, "settings": ["lr=1e-3"]}, "lr is given twice"),
         ({"lerning_rate": 1e-3}, "no field 'lerning_rate'. Did you mean 'learning_rate'?"),
-        ({"num_workers": 2}, "The argument is workers"),
+        ({"num_workers": 2}, "Give workers="),
         ({"epochs": 2}, "a run's length is given twice: steps and epochs"),
         ({"model.dept": 2}, "Did you mean 'depth'?"),
         ({"num_classes": 2}, "Leave classes out"),
@@ -294,3 +294,18 @@ def test_what_a_recipe_that_is_chosen_cannot_have_is_refused(nowhere: Path) -> N
     with pytest.raises(ConfigError, match="'momentum' is a field of optimizer=sgd; here optimizer is adam"):
         finetune(Shades(), recipe=None, momentum=0.8)
     assert left(nowhere) == []
+
+
+def test_a_run_in_memory_is_measured_on_what_it_kept_back() -> None:
+    run = finetune(Shades(), steps=1)
+    found = vitrail.evaluate(run, Shades(), device="cpu")
+    assert found.images == round(FAST["validation_share"] * COUNT)
+    assert "that the run kept back" in str(found)
+    whole = finetune(Shades(), steps=1, validation_share=0.0)
+    assert "may have been trained on these images" in str(vitrail.evaluate(whole, Shades(), device="cpu"))
+
+
+@pytest.mark.parametrize("callbacks", [3, [3], "watch"])
+def test_callbacks_that_are_none_are_refused(callbacks: Any) -> None:
+    with pytest.raises(ConfigError, match="callbacks must be functions"):
+        finetune(Shades(), callbacks=callbacks)

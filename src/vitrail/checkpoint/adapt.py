@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vitrail.config import Grid, HybridStem, Learned2DPositions, LearnedPositions, ModelConfig, RelativePositions
 from vitrail.config.check import as_size, pair, whole
-from vitrail.config.fields import mean, override, reach
+from vitrail.config.fields import hints, mean, override, reach
 from vitrail.config.model import ViTConfig
 from vitrail.config.words import suggest
 from vitrail.errors import CheckpointError, ConfigError
@@ -34,6 +34,12 @@ CHANGEABLE = (
 )
 ARGUMENTS = ("image_size", "classes", "patch", "channels", "grid", "keep_pre_logits")
 OLD_WORDS = {"keep_hidden": "keep_pre_logits", "stem.patch": "patch"}
+# Words of other libraries that are no change of a model, each with what to do.
+ANSWERS = {"map_location": "Give device=...", "strict": "Loading is always strict: leave it out."}
+ANSWERS |= {"weights_only": "Nothing that a file holds is executed: leave it out."}
+ANSWERS |= {"pretrained": "What is opened is trained: leave it out.", "revision": "Write hf:OWNER/NAME@REVISION."}
+ANSWERS |= dict.fromkeys(("dtype", "torch_dtype"), "Weights are float32: take model.to(dtype) afterwards.")
+ANSWERS |= {"token": "Set HF_TOKEN in the environment.", "cache_dir": "Set HF_HOME in the environment."}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,13 +60,17 @@ class Request:
         given: dict[str, Any] = {}
         said: dict[str, str] = {}
         for name, value in changes.items():
+            if name in ANSWERS:
+                raise ConfigError(f"load has no option {name!r}. {ANSWERS[name]}")
             meant = name if name in ARGUMENTS else OLD_WORDS.get(name) or mean(ViTConfig, {}, name)
             meant = OLD_WORDS.get(meant, meant)
             if meant in ARGUMENTS and value is None:
                 continue
             if meant not in (*ARGUMENTS, *CHANGEABLE):
                 known = "" if meant == name else f", which is {meant}"
-                hint = suggest(name, (*ARGUMENTS, *CHANGEABLE)) if meant == name else ""
+                hint = " Leave it out, or begin with a fresh model by its name, such as ViT-Ti/16."
+                if meant.partition(".")[0] not in hints(ViTConfig):
+                    hint = suggest(name, (*ARGUMENTS, *CHANGEABLE))
                 raise ConfigError(f"load cannot change {name!r}{known}: the file decides.{hint}")
             if given.get(meant, False) is not False:
                 raise ConfigError(f"{said[meant]} and {name} are one, {meant}. Give it once.")

@@ -40,7 +40,10 @@ COMMANDS = {
 GROUPS = {"data": "Check a data set, or pack it into arrays."}
 # Options of earlier versions and of other programs, without their dashes: they work, and no help shows them.
 WORDS = {"limit": "bad-image-limit", "neighbours": "knn", "output-dir": "out", "output": "out", "topk": "top"}
-WORDS |= {"num-workers": "workers", "dataloader-num-workers": "workers"}
+WORDS |= {"num-workers": "workers", "dataloader-num-workers": "workers", "img-size": "image-size"}
+# Commands of other programs, and what does that here.
+OTHERS = {"train": "finetune", "fit": "finetune", "eval": "evaluate", "test": "evaluate", "validate": "evaluate"}
+OTHERS |= {"classify": "predict", "infer": "predict", "embed": "predict", "inference": "predict"}
 SHORT = {"-b": "--batch-size", "-j": "--workers"}
 # A name that every part of a model is in, so that any field of a checkpoint's can be read.
 EVERY_PART = "R50+ViT-B/16"
@@ -104,15 +107,12 @@ def _shield(command: Callable[..., None]) -> Callable[..., None]:
     return shielded
 
 
-def _option(word: str) -> str:
-    """Give the option that a word without its dashes is for."""
-    word = word.replace("_", "-")
-    return WORDS.get(word, word)
-
-
-def _with_settings(program: Any, words: list[str]) -> list[str]:  # noqa: ANN401
-    """Turn flags that a command does not have into settings, where it takes any: --lr 1e-3 is --set lr=1e-3."""
+def _in_our_words(program: Any, words: list[str]) -> list[str]:  # noqa: ANN401
+    """Give a command's options by their names here; others are settings, where it takes any: --set lr=1e-3."""
     command, rest = program, list(words)
+    if rest and rest[0] in OTHERS:
+        show_error(f"there is no command {rest[0]!r}. Did you mean {OTHERS[rest[0]]!r}?")
+        raise SystemExit(2)
     while rest and rest[0] in getattr(command, "commands", {}):
         command = command.commands[rest.pop(0)]
     known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
@@ -120,8 +120,10 @@ def _with_settings(program: Any, words: list[str]) -> list[str]:  # noqa: ANN401
     while rest:
         flag, equals, value = (word := SHORT.get(rest[0], rest[0])).partition("=")
         del rest[0]
-        if "--set" not in known or not flag.startswith("--") or flag == "--" or f"--{_option(flag[2:])}" in known:
-            found.append(word)
+        plain = f"--{flag[2:].replace('_', '-')}"
+        ours = next((name for name in (plain, f"--{WORDS.get(plain[2:], '')}") if name in known), None)
+        if "--set" not in known or not flag.startswith("--") or flag == "--" or ours is not None:
+            found.append(f"{ours or flag}{equals}{value}" if flag.startswith("--") else word)
             continue
         if not equals:
             value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
@@ -131,7 +133,7 @@ def _with_settings(program: Any, words: list[str]) -> list[str]:  # noqa: ANN401
 
 def make_app() -> typer.Typer:
     """Make the program of all commands."""
-    words = {"help_option_names": ["-h", "--help"], "token_normalize_func": _option}
+    words = {"help_option_names": ["-h", "--help"]}
     app = typer.Typer(
         name="vitrail",
         help='The whole system of the Vision Transformer paper, "An Image is Worth 16x16 Words".',
@@ -172,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program and give its exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
     try:
         program = typer.main.get_command(make_app())
-        program(_with_settings(program, list(sys.argv[1:] if arguments is None else arguments)), prog_name="vitrail")
+        program(_in_our_words(program, list(sys.argv[1:] if arguments is None else arguments)), prog_name="vitrail")
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else int(done.code is not None)
     except KeyboardInterrupt:

@@ -28,35 +28,7 @@ from vitrail.config.positions import (
 from vitrail.config.words import suggest
 from vitrail.config.zoo import name_of, names, parse, row
 
-__all__ = [
-    "AppliedAt",
-    "BiTConfig",
-    "Card",
-    "Grid",
-    "HybridStem",
-    "Learned2DPositions",
-    "LearnedPositions",
-    "ModelConfig",
-    "NoPositions",
-    "PatchStem",
-    "Positions",
-    "Preprocessing",
-    "Provenance",
-    "RelativePositions",
-    "Resampling",
-    "Sinusoidal2DPositions",
-    "SinusoidalPositions",
-    "Stem",
-    "ViTConfig",
-    "as_size",
-    "decode",
-    "encode",
-    "name_of",
-    "names",
-    "override",
-    "parse",
-    "read_settings",
-    "row",
-    "suggest",
-    "whole",
-]
+__all__ = ["AppliedAt", "BiTConfig", "Card", "Grid", "HybridStem", "Learned2DPositions", "LearnedPositions"]
+__all__ += ["ModelConfig", "NoPositions", "PatchStem", "Positions", "Preprocessing", "Provenance", "RelativePositions"]
+__all__ += ["Resampling", "Sinusoidal2DPositions", "SinusoidalPositions", "Stem", "ViTConfig", "as_size", "decode"]
+__all__ += ["encode", "name_of", "names", "override", "parse", "read_settings", "row", "suggest", "whole"]

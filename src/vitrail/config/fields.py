@@ -88,7 +88,7 @@ def mean(kind: type, values: Mapping[str, object], name: str) -> str:
             raise ConfigError("'decay' may mean optimizer.weight_decay or ema.decay. Write it out.")
         return "optimizer.weight_decay"
     if leaf in ANSWERS and not (where and any(leaf in hints(part) for part in KINDS.values())):
-        raise ConfigError(f"{kind.__name__} has no field {name!r}. {ANSWERS[leaf]}")
+        raise ConfigError(f"{'training' if kind is Training else kind.__name__} has no field {name!r}. {ANSWERS[leaf]}")
     if not where:
         masks = name in ("mask_ratio", "masking_ratio") and isinstance(values.get("objective"), MaskedPatches)
         return "corrupted" if masks else words.get(name, name)
@@ -191,9 +191,8 @@ def _reach(kind: type, values: Mapping[str, object], name: str) -> tuple[str, st
     known = leaves if "." in name else (path.rpartition(".")[2] for path in leaves)
     others = (leaf for part in hints(kind).values() for other in parts_of(part).values() for leaf in hints(other))
     known = dict.fromkeys([*hints(kind), *known, *others])
-    raise ConfigError(
-        f"{kind.__name__} has no field {name!r}.{by_meaning(name, known, TRAINING if kind is Training else MODEL)}"
-    )
+    whose, words = ("training", TRAINING) if kind is Training else (kind.__name__, MODEL)
+    raise ConfigError(f"{whose} has no field {name!r}.{by_meaning(name, known, words)}")
 
 
 def _check_kind(kind: type, values: Mapping[str, object], name: str) -> None:

@@ -56,11 +56,5 @@ class Sinusoidal2DPositions(Checked, where="positions.", word="sinusoidal-2d"):
     at: AppliedAt = "stem"
 
 
-Positions = (
-    NoPositions
-    | LearnedPositions
-    | Learned2DPositions
-    | RelativePositions
-    | SinusoidalPositions
-    | Sinusoidal2DPositions
-)
+FixedPositions = SinusoidalPositions | Sinusoidal2DPositions
+Positions = NoPositions | LearnedPositions | Learned2DPositions | RelativePositions | FixedPositions

@@ -12,7 +12,7 @@ def _by_word(table: dict[str, str]) -> dict[str, str]:
 # Old names and those of other libraries, each with the field that it stands for; of a part by a dot.
 TRAINING = _by_word(
     {
-        "learning_rate": "lr rate base_lr peak_lr initial_lr lr0 max_lr",
+        "learning_rate": "lr rate base_lr peak_lr initial_lr lr0 max_lr lr_rate",
         "weight_decay": "wd weight_decay_rate l2 l2_reg",
         "optimizer": "optimiser opt optim optimizer_name optax_name",
         "ema": "average model_ema polyak use_ema weight_averaging",
@@ -21,12 +21,12 @@ TRAINING = _by_word(
         "stochastic_depth_prob",
         "label_smoothing": "smoothing label_smoothing_factor label_smooth",
         "random_erasing": "erasing reprob random_erase erasing_prob random_erasing_prob erase_prob",
-        "crop_area": "area scale crop_scale rrc_scale",
+        "crop_area": "area scale crop_scale rrc_scale train_crop_min",
         "aspect": "ratio aspect_ratio",
         "batch_size": "batch train_batch_size global_batch_size bs bsz b mini_batch_size",
         "micro_batch": "micro_batch_size microbatch",
         "clip_norm": "clip clip_grad max_grad_norm grad_clip grad_clip_norm max_norm gradient_clip_val "
-        "gradient_clipping clipnorm",
+        "gradient_clipping clipnorm clip_gradients",
         "pre_logits": "hidden representation_layer",
         "schedule.warmup_steps": "warmup warmup_steps num_warmup_steps warmup_iters lr_warmup_steps warmup_iterations",
         "schedule.warmup_epochs": "warmup_epochs lr_warmup_epochs warmup_epoch",
@@ -49,7 +49,7 @@ TRAINING = _by_word(
         "cutmix": "cutmix_alpha cut_mix",
         "jitter": "color_jitter colour_jitter",
         "flip": "hflip horizontal_flip random_flip",
-        "randaugment": "aa auto_augment rand_augment",
+        "randaugment": "aa auto_augment rand_augment randaug",
         "three_augment": "3augment",
         "layer_decay": "layer_lr_decay layerwise_lr_decay lr_layer_decay llrd layer_wise_lr_decay layerwise_decay "
         "layer_wise_decay",
@@ -75,6 +75,7 @@ TRAINING = _by_word(
         "randaugment.magnitude": "rand_augment_magnitude",
         "resizing": "interpolation train_interpolation",
         "parallel": "strategy",
+        "deterministic": "full_determinism",
     }
 )
 MODEL = _by_word(
@@ -110,18 +111,25 @@ ANSWERS = _by_word(
         "per_device_eval_batch_size validation_batch_size val_batch_size",
         "learning_rate = that * batch_size / 256: set learning_rate.": "blr lr_base base_learning_rate",
         "Set precision=bfloat16 or precision=float32.": "bf16 fp16 amp half half_precision",
-        "The argument is workers.": "num_workers dataloader_num_workers workers j",
-        "The argument is out.": "output_dir output workdir log_dir out",
-        "The argument is model: a name, a file or a run.": "initial_checkpoint pretrained model_name_or_path "
-        "init_checkpoint backbone",
+        "Give workers=..., how many processes decode images.": "num_workers dataloader_num_workers workers j",
+        "Give out=..., the folder of the run.": "output_dir output workdir log_dir out save_dir logging_dir folder "
+        "run_name",
+        "Give model=...: a name, a file or a run.": "initial_checkpoint model_name_or_path init_checkpoint backbone "
+        "checkpoint checkpoint_path ckpt ckpt_path weights arch model model_name finetune",
+        "Open trained weights with vitrail.load(FILE); to train on from them, give model=...": "pretrained",
+        "Give minutes=..., for as many steps as fit.": "minutes max_time time_limit",
+        "Give recipe=..., a name.": "recipe",
+        "Give probe=..., labelled images.": "probe",
         "The images are the first argument; splits may be a mapping: {'train': ..., 'val': ...}.": "data_dir "
-        "data_path train_dir train_data val_dir val_data eval_dataset validation_data",
-        "The same call with the same out resumes; another out begins anew.": "resume "
+        "data_path train_dir train_data val_dir val_data eval_dataset validation_data train_dataset val_dataset "
+        "train_split data dataset",
+        "It resumes by itself where out=... is the same; another folder begins anew.": "resume "
         "resume_from_checkpoint auto_resume start_epoch overwrite_output_dir",
-        "The argument is tensorboard.": "report_to wandb log_wandb tensorboard",
-        "The argument is device.": "device",
-        "The argument is callbacks.": "callback callbacks",
-        "The argument is quiet.": "verbose disable_tqdm",
+        "Give tensorboard=True.": "report_to wandb log_wandb tensorboard",
+        "Give device=cpu or device=cuda; torchrun takes several GPUs.": "device gpu gpus devices cuda use_cpu no_cuda "
+        "use_gpu accelerator num_gpus n_gpu",
+        "Give callbacks=[...], functions of a record of the log.": "callback callbacks compute_metrics metric",
+        "Give quiet=True.": "verbose disable_tqdm quiet silent",
         "Set parallel=fsdp or parallel=ddp.": "fsdp ddp deepspeed",
         "Set evaluate_every or save_every, in steps.": "eval_strategy evaluation_strategy save_strategy "
         "val_check_interval check_val_every_n_epoch",
@@ -144,14 +152,31 @@ ANSWERS = _by_word(
         "Set decay_on: which parameters decay; decay_on=kernels leaves norms and biases out.": "norm_weight_decay "
         "bias_weight_decay no_decay",
         "Gradients are clipped by their norm: set clip_norm.": "clip_mode clipvalue clip_value",
-        "Preprocessing belongs to the checkpoint: model.card.preprocessing.": "crop_pct mean std",
-        "vitrail.fewshot fits classifiers of frozen features.": "freeze freeze_backbone freeze_layers linear_probe",
+        "Preprocessing belongs to the checkpoint: model.card.preprocessing.": "crop_pct mean std normalize",
+        "Few-shot evaluation (fewshot) fits classifiers of frozen features.": "freeze freeze_backbone freeze_layers "
+        "linear_probe freeze_encoder unfreeze",
+        "Set layer_decay: each block learns at that share of the next one's rate.": "backbone_lr head_lr lr_mult",
+        "Set curve, and final_learning_rate; layer_decay is of the blocks.": "lr_decay lrf",
+        "Set loss=sigmoid.": "bce_loss bce_target_thresh",
+        "Every image counts alike: classes have no weights.": "class_weights class_weight weighted_sampler",
+        "Every image is seen once in an epoch, and the last batch counts.": "repeated_aug aug_repeats drop_last "
+        "dataloader_drop_last",
+        "Augmentation has fields, each off with 0, false or none: crop_area, flip, jitter, randaugment, three_augment, "
+        "random_erasing, mixup, cutmix.": "augment no_aug transform transforms train_transform trivialaugment",
+        "flip is horizontal, and there is no vertical one.": "vflip vertical_flip",
+        "The model's norms are no batch norms.": "bn_momentum bn_eps sync_bn split_bn",
+        "Write the run in transformers' layout (convert), and upload that folder.": "push_to_hub hub_model_id",
+        "The paper's ViT has none.": "reg_tokens num_register_tokens qk_norm fc_norm num_experts",
+        "A ViT takes any image size whose patches fit: leave it out.": "dynamic_img_size interpolate_pos_encoding",
         "Set pooling: token reads the class token, mean and max have none.": "class_token cls_token use_class_token",
         "Set epsilon, or norm=post for a norm after each part.": "norm_layer",
         "Set positions=relative.": "use_rel_pos_bias rel_pos_bias",
         "Set model.depth, or randaugment.layers.": "layers",
     }
 )
+# Arguments of the functions that train, which a name that is spelled wrongly may mean.
+ARGUMENTS = ("model", "out", "recipe", "minutes", "probe", "callbacks", "settings", "workers", "device", "tensorboard")
+ARGUMENTS += ("quiet",)
 BETAS = _by_word({"0": "adam_beta1 beta1 beta_1 b1", "1": "adam_beta2 beta2 beta_2 b2"})
 # Words for values, by the field.
 VALUES: dict[str, dict[str, object]] = {
@@ -202,7 +227,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 def by_meaning(name: str, known: Iterable[str], words: dict[str, str]) -> str:
     """Say which field a name that is spelled wrongly means, also in other libraries' words; else where all are."""
-    known, (where, dot, leaf) = list(known), name.lower().rpartition(".")
+    known, (where, dot, leaf) = [*known, *(ARGUMENTS if words is TRAINING else ())], name.lower().rpartition(".")
     inside = [other for other in known if dot in other]
     word = next(iter(get_close_matches(leaf, words, n=1, cutoff=0.8)), "")
     theirs = [path for path in (f"{where}.{words.get(word, '').rpartition('.')[2]}",) if path in inside]

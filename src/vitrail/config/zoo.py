@@ -51,6 +51,8 @@ _NAMES = (
     *("BiT-R152x1", "BiT-R152x2", "BiT-R152x4", "BiT-R200x3"),
 )
 _VIT = re.compile(r"(?:(?P<style>[A-Za-z]+)-)?(?:(?P<resnet>R\d*)\+)?ViT-(?P<shape>[A-Za-z]+)/(?P<patch>[1-9]\d*)")
+LETTERS = {"tiny": "Ti", "small": "S", "base": "B", "b": "B", "large": "L", "l": "L", "huge": "H", "h": "H"}
+_THEIRS = re.compile(rf"(?:vit|deit3?)[_-](?P<size>{'|'.join(LETTERS)})(?:_patch|[_-])(?P<patch>\d+).*")
 _BIT = re.compile(r"(?:BiT-)?(?P<resnet>R\d+)x(?P<factor>[1-9]\d*)")
 
 
@@ -74,6 +76,10 @@ def row(name: str) -> tuple[type[ModelConfig], dict[str, object]]:
         return ViTConfig, {"stem": stem, **SHAPES[match["shape"]]._asdict(), **STYLES.get(match["style"], {})}
     if (match := _BIT.fullmatch(name)) and match["resnet"] in RESNETS:
         return BiTConfig, {"units": RESNETS[match["resnet"]], "width": 64 * int(match["factor"])}
+    if match := _THEIRS.fullmatch(name):  # of timm and torchvision
+        raise ConfigError(f"unknown model {name!r}. Did you mean 'ViT-{LETTERS[match['size']]}/{match['patch']}'?")
+    if re.fullmatch(r"[\w.-]+/[\w.-]*[a-z][\w.-]*", name):  # a patch is no word
+        raise ConfigError(f"unknown model {name!r}. Did you mean 'hf:{name}', of the Hugging Face hub?")
     raise ConfigError(f"unknown model {name!r}.{suggest(name, _NAMES)}")
 
 

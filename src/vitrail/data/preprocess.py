@@ -56,6 +56,8 @@ def read_image(image: object) -> bytes | Pixels:
         return read_file(os.path.expanduser(os.fspath(image)))
     if isinstance(image, bytes | bytearray | memoryview):
         return bytes(image)
+    if callable(getattr(image, "read", None)):  # an open file
+        return read_image(image.read())  # pyright: ignore[reportAttributeAccessIssue]
     if (found := from_library(image)) is not None:
         return found
     if not isinstance(image, np.ndarray | Tensor):

@@ -62,7 +62,7 @@ def features_of(
     return cached_outputs(model, source, "features", read_features, options, samples)
 
 
-def choose_sets(splits: Mapping[str, Source], folder: Path | None) -> tuple[Sets, str]:
+def choose_sets(splits: Mapping[str, Source], run: Path | Model | None) -> tuple[Sets, str]:
     """Find the images to learn from and those to test on; one split alone as the run cut it, or else by content."""
     train = training_split(splits)
     if isinstance(train, RemoteShards):
@@ -71,12 +71,12 @@ def choose_sets(splits: Mapping[str, Source], folder: Path | None) -> tuple[Sets
     name = next((name for name in ("test", "val", "dev") if name in splits), None)
     if name is not None:
         return (train, splits[name]), f"learned from train, tested on {name}"
-    if folder is not None and (cut := kept_back(folder, train)) is not None:
+    if run is not None and (cut := kept_back(run, train)) is not None:
         return cut, "learned from the images that the run was trained on, tested on those that it kept back"
     parts = split(train, {"train": 0.8, "test": 0.2}, seed=0)
     if not len(parts["train"]) or not len(parts["test"]):
         raise DataError(f"{len(train)} images are too few to learn from some and test on others.")
-    known = folder is not None and was_trained_on(folder, train)
+    known = run is not None and was_trained_on(run, train)
     said = "learned from 80 % of the images, tested on the other 20 %"
     return (parts["train"], parts["test"]), said + (", which the model was trained on too" if known else "")
 

@@ -62,16 +62,18 @@ def fewshot(
     test_features: Features,
     test_labels: Labels,
     *,
-    classes: int,
     shots: int,
-    seed: int,
+    classes: int | None = None,
+    seed: int = 0,
     l2: float = PAPER_L2,
 ) -> float:
     """Give the share of test rows that least squares from `shots` training rows of every class gets right.
 
     Rows of a class are the first of a permutation by `numpy.random.default_rng(seed)`, which runs on over the classes
-    in their order; a class that has fewer gives all that it has.
+    in their order; a class that has fewer gives all that it has. `classes` are as many as the labels name, unless said.
     """
+    if classes is None:
+        classes = 1 + max(int(max(labels, default=0)) for labels in (train_labels, test_labels))
     train = _checked("train", train_features, train_labels, classes)
     test = _checked("test", test_features, test_labels, classes)
     if train[0].shape[1] != test[0].shape[1]:

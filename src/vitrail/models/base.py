@@ -1,8 +1,8 @@
 """What every model of Vitrail offers, and what it checks of what it is given, before any compute."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import overload
+from typing import Any, overload
 
 import torch
 from jaxtyping import Float
@@ -50,6 +50,7 @@ class Model(nn.Module):
     card: Card = Card()  # class names, preprocessing, provenance and metrics, where they are known
     head: Head  # none where the configuration has no classes
     layers: int  # blocks, or stages
+    trained_on: Mapping[str, Any] = {}  # of a run in memory: images by their fingerprint, and how it cut them
 
     def preprocess(self, images: object) -> Float[Tensor, "B C H W"]:
         """Make what the model reads of a path, bytes, a PIL image, an array or a uint8 tensor, or of a list of them.

@@ -154,6 +154,8 @@ def find_device(device: torch.device | str | None) -> torch.device:
         torch.empty(0, device=found)
     except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
+        if device == "gpu":
+            reason = "torch calls it 'cuda'."
         raise ConfigError(f"device must be one of this machine, such as 'cpu'; got {device!r}: {reason}") from error
     return found
 

@@ -7,17 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.config import (
-    AppliedAt,
-    Grid,
-    Learned2DPositions,
-    LearnedPositions,
-    NoPositions,
-    RelativePositions,
-    Sinusoidal2DPositions,
-    SinusoidalPositions,
-    ViTConfig,
-)
+from vitrail.config import AppliedAt, Grid, ViTConfig, positions as kinds
 from vitrail.models.positions import AddedPositions, Learned, TokenPositions
 from vitrail.ops.positions import resample_axis, sinusoidal_2d_table, sinusoidal_table
 
@@ -74,17 +64,17 @@ class Relative(TokenPositions):
 def build_positions(config: ViTConfig) -> TokenPositions:
     """Make the positions that the configuration names."""
     match config.positions:
-        case NoPositions():
+        case kinds.NoPositions():
             return TokenPositions(config, "stem")
-        case LearnedPositions(at=at, resampling=resampling):
+        case kinds.LearnedPositions(at=at, resampling=resampling):
             return Learned(config, at, resampling)
-        case Learned2DPositions(at=at):
+        case kinds.Learned2DPositions(at=at):
             return Learned2D(config, at)
-        case RelativePositions(at=at):
+        case kinds.RelativePositions(at=at):
             return Relative(config, at)
-        case SinusoidalPositions(at=at):
+        case kinds.SinusoidalPositions(at=at):
             return Sinusoidal(config, at, sinusoidal_table)
-        case Sinusoidal2DPositions(at=at):
+        case kinds.Sinusoidal2DPositions(at=at):
             return Sinusoidal(config, at, sinusoidal_2d_table)
         case _:
             assert_never(config.positions)

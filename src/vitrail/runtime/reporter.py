@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich.cells import cell_len as cell_len
-from rich.cells import set_cell_size
+from rich.cells import cell_len as cell_len, set_cell_size
 
 PAUSE = 2.0  # seconds between plain lines of a run that goes fast
 LIVE = 0.2  # seconds between two drawings of a live line
@@ -186,7 +185,8 @@ class _LiveLine(_Shown):
         self.last, self.length = 0.0, 0
 
     def note(self, text: str) -> None:
-        self._draw(harmless(text) + "\n")
+        self._draw(harmless(text))
+        print(flush=True)  # noqa: T201
         self.length = 0
 
     def progress(self, what: str, done: int = 0, total: int | None = None) -> None:
@@ -198,7 +198,6 @@ class _LiveLine(_Shown):
     def end(self) -> None:
         """Leave the live line as it is, and go to the next one."""
         if self.length:
-            self._draw("")
             print(flush=True)  # noqa: T201
 
     def _live(self, text: str, *, last: bool) -> None:

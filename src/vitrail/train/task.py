@@ -195,20 +195,34 @@ def remember_cut(source: Source, share: float, kept: Path, draw: Callable[[], Ma
     return cut
 
 
-def kept_back(run: Path, source: Source) -> tuple[Subset, Subset] | None:
-    """Give the images of a source that a run was trained on, and those that it kept back; None where it kept none."""
-    cut = _read_cut(folder_of(run) / CUT, source, None)
+def kept_back(run: Path | Model, source: Source) -> tuple[Subset, Subset] | None:
+    """Give the images of a source that a run was trained on, and those that it kept back; None where it kept none.
+
+    A run that is in memory alone is its model.
+    """
+    if isinstance(run, Model):
+        cut = run.trained_on.get(source.fingerprint)
+    else:
+        cut = _read_cut(folder_of(run) / CUT, source, None)
     return None if cut is None or not len(cut[1]) else (Subset(source, cut[0]), Subset(source, cut[1]))
 
 
-def was_trained_on(run: Path, source: Source) -> bool:
+def was_trained_on(run: Path | Model, source: Source) -> bool:
     """Tell whether a run was given these images, or others of the same classes in one split, to train on."""
+    if isinstance(run, Model):
+        return source.fingerprint in run.trained_on
     try:
         prints = read_document(folder_of(run) / BEGUN)["fingerprints"]
         names = read_document(folder_of(run) / "classes.json")["names"]
     except (CheckpointError, KeyError):
         return False
     return source.fingerprint in prints.values() or (len(prints) == 1 and tuple(names) == source.class_names)
+
+
+def remember(task: Task) -> dict[str, Cut | None]:
+    """Give what a run knows of its training images, by their fingerprint, for a model that has no folder."""
+    whole = training_split(task.splits)
+    return {whole.fingerprint: _read_cut(task.out / CUT, whole, None)}
 
 
 def folder_of(run: Path) -> Path:
@@ -230,8 +244,10 @@ def describe_held_out(splits: Mapping[str, Source], parts: Parts) -> str:
     return f"{every - left} of {every} classes kept out whole: {len(parts.train):,} images of {left} to train on"
 
 
-def without_held_out(run: Path, source: Source) -> Source:
+def without_held_out(run: Path | Model, source: Source) -> Source:
     """Give a source without the classes that a run kept out of its training; as it is where it kept none."""
+    if isinstance(run, Model):
+        return source
     try:
         share = float(read_document(folder_of(run) / BEGUN)["training"]["held_out"])
         names = set(read_document(run / "classes.json")["names"])

@@ -16,8 +16,7 @@ from torch import Tensor
 from vitrail.config import Preprocessing
 from vitrail.config.recipe import Augmentation
 from vitrail.data import decode
-from vitrail.data.check import ROWS, DataReport, Findings, contact_sheet
-from vitrail.data.check import check_data as check_splits
+from vitrail.data.check import ROWS, DataReport, Findings, check_data as check_splits, contact_sheet
 from vitrail.data.decode import Box, OpenImage, crop_by_library, encode
 from vitrail.data.open import open_data
 from vitrail.data.source import Source

@@ -16,8 +16,7 @@ from vitrail.data.open import choose_split, open_data
 from vitrail.data.source import Source, Subset
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluation.answers import Classes, Given, answers, check_classifier, read_labels, read_mapping
-from vitrail.evaluation.report import Subject, predictions, results
-from vitrail.evaluation.report import report as report_of
+from vitrail.evaluation.report import Subject, predictions, report as report_of, results
 from vitrail.evaluation.results import document_of, tables_of, text_of, write_document
 from vitrail.files import write_bytes
 from vitrail.inspection.report import MOST_IMAGES, check_folder, title_of, write_report
@@ -27,7 +26,7 @@ from vitrail.models import Model
 from vitrail.runtime.inference import InferenceOptions
 from vitrail.runtime.reporter import Reporter, harmless
 from vitrail.train.task import kept_back, was_trained_on, without_held_out
-from vitrail.verbs.opening import AnyModel, Measuring, data_name, measuring, model_name, model_path, open_model
+from vitrail.verbs.opening import AnyModel, Measuring, data_name, measuring, model_name, open_model, run_of
 
 SHOWN = 8  # images of a page where no answer is wrong
 HEADLINE = ("accuracy", "interval", "images", "top5", "loss", "classes")  # of a report, in an evaluation
@@ -104,6 +103,7 @@ def evaluate(
     models = [model] if against is None else [model, against]
     splits = open_data(data, allow_pipe=allow_pipe)
     source, said, doubts = choose_images(splits, models, said_data, split, mapped=mapping is not None)
+    said = "; ".join([said, *doubts])
     with measuring(evaluate, model, options) as how:
         for doubt in doubts:
             how.report.note(doubt)
@@ -134,7 +134,7 @@ def choose_images(
 ) -> tuple[Source, str, list[str]]:
     """Choose the images to measure models on; say which they are, and what makes their numbers doubtful."""
     chosen = choose_split(splits, data, split)
-    names, folders = [model_name(model) for model in models], [model_path(model) for model in models]
+    names, folders = [model_name(model) for model in models], [run_of(model) for model in models]
     source = splits[chosen] if mapped or folders[0] is None else without_held_out(folders[0], splits[chosen])
     gone = len(splits[chosen].class_names) - len(source.class_names)
     more = f", without the {gone} classes that it kept out of training" if gone else ""

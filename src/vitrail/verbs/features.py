@@ -17,7 +17,7 @@ from vitrail.evaluation.verification import Verification, curve_table, measure_v
 from vitrail.files import write_bytes
 from vitrail.models.build import first_blocks
 from vitrail.runtime.reporter import harmless, text_table
-from vitrail.verbs.opening import AnyModel, Measuring, data_name, measuring, model_name, model_path, open_model
+from vitrail.verbs.opening import AnyModel, Measuring, data_name, measuring, model_name, open_model, run_of
 
 NAMES = {"ridge": "least squares", "knn": "nearest neighbors", "logistic": "logistic"}
 SHOWN_L2 = (1, 16, 256, 4096, 65536)
@@ -69,12 +69,16 @@ class FewShot:
         return "\n".join(lines)
 
 
+def _several(values: Any) -> Sequence[Any]:  # noqa: ANN401
+    return [values] if isinstance(values, int | str) else values
+
+
 def fewshot(
     model: AnyModel,
     data: object,
     *,
-    shots: Sequence[int | Literal["all"]] = (1, 5, 10, 25),
-    seeds: Sequence[int] = (0, 1, 2),
+    shots: int | Literal["all"] | Sequence[int | Literal["all"]] = (1, 5, 10, 25),
+    seeds: int | Sequence[int] = (0, 1, 2),
     l2: float = PAPER_L2,
     probes: Sequence[str] = PROBES,
     neighbors: int = NEIGHBORS,
@@ -96,13 +100,13 @@ def fewshot(
     """
     model = of_run(model)
     settings = Settings(
-        shots=tuple(None if count == "all" else count for count in shots),
-        seeds=tuple(seeds),
+        shots=tuple(None if count == "all" else count for count in _several(shots)),
+        seeds=tuple(_several(seeds)),
         l2=l2,
         probes=tuple(probes),
         neighbors=neighbors,
     )
-    sets, said = choose_sets(open_data(data, allow_pipe=allow_pipe), model_path(model))
+    sets, said = choose_sets(open_data(data, allow_pipe=allow_pipe), run_of(model))
     with measuring(fewshot, model, options) as how:
         opened = open_model(model, image_size=image_size, device=how.group.device)
         if layer is not None:

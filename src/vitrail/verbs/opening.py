@@ -31,7 +31,10 @@ from vitrail.runtime.reporter import Reporter
 AnyModel = str | os.PathLike[str] | Model  # a name, a file, a run folder, or a model in memory
 ImageSize = int | tuple[int, int]
 Device = str | torch.device
-WORDS = {"topk": "top", "top_k": "top", "num_workers": "workers"}  # other libraries', beside those of training
+# Other libraries' words, beside those of training.
+WORDS = {"topk": "top", "top_k": "top", "num_workers": "workers", "output_dir": "out", "output": "out", "k": "shots"}
+WORDS |= {"num_shots": "shots", "knn": "neighbors", "per_device_eval_batch_size": "batch_size", "fp16": "precision"}
+WORDS |= {"eval_batch_size": "batch_size", "bf16": "precision", "num_images": "count", "map_location": "device"}
 DATA = (".parquet", ".tar", ".csv", ".tsv", ".jsonl")  # files that hold or list many images
 NAMED = 5  # paths that a message lists
 
@@ -56,7 +59,8 @@ class Measuring(Options, total=False):
 def check_options(verb: Callable[..., object], kind: type, options: Mapping[str, object]) -> None:
     """Refuse an option that a verb does not have, and say which one may be meant."""
     for name in options.keys() - kind.__annotations__.keys():
-        known = [each for each in inspect.signature(verb).parameters if each != "options"] + [*kind.__annotations__]
+        hidden = ("options", "report", "command")
+        known = [each for each in (*inspect.signature(verb).parameters, *kind.__annotations__) if each not in hidden]
         words = {word: meant for word, meant in {**TRAINING, **WORDS}.items() if meant in known}
         raise ConfigError(f"{verb.__name__} has no option {name!r}.{by_meaning(name, known, words)}")
 
@@ -94,8 +98,10 @@ def device_for(model: AnyModel, device: Device | None) -> Device | None:
     return place
 
 
-def model_path(model: AnyModel) -> Path | None:
-    """Give where a model was loaded from; None where it was not loaded."""
+def run_of(model: AnyModel) -> Path | Model | None:
+    """Give where a model was loaded from, or itself where it is a run in memory; None where it is neither."""
+    if isinstance(model, Model) and model.trained_on:
+        return model
     return Path(source).expanduser() if (source := model_source(model)) else None
 
 
@@ -171,8 +177,8 @@ def _each(images: object) -> Iterable[object]:
         raise ConfigError(f"images must be a path, an image in memory, a list of these, or a dataset; got {got}.")
     if isinstance(images, np.ndarray | Tensor):
         return list(images) if images.ndim == 4 else [images]
-    if isinstance(images, str | os.PathLike | bytes | bytearray | memoryview | Source):
-        return [images]
+    if isinstance(images, str | os.PathLike | bytes | bytearray | memoryview | Source) or hasattr(images, "read"):
+        return [images]  # an open file is one image, not its lines
     several = isinstance(images, Iterable)
     if isinstance(images, Sized) and hasattr(images, "__getitem__"):
         first = next(iter(images), None) if several else ()

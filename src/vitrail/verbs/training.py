@@ -25,7 +25,7 @@ from vitrail.train.pace import steps_within
 from vitrail.train.prepare import Probe
 from vitrail.train.request import TrainRequest, choose_recipe, make_task, read_request
 from vitrail.train.run import Callback, Outcome, run
-from vitrail.train.task import AnyModel, open_start
+from vitrail.train.task import AnyModel, Task, open_start, remember
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ def finetune(
     minutes: float | None = None,
     probe: object = None,
     callbacks: Callback | Sequence[Callback] | None = (),
-    settings: Sequence[str] = (),
+    settings: str | Sequence[str] = (),
     workers: int | None = None,
     device: str | None = None,
     tensorboard: bool = False,
@@ -152,7 +152,7 @@ def _train(
     minutes: float | None,
     probe: object,
     callbacks: Callback | Sequence[Callback] | None,
-    settings: Sequence[str],
+    settings: str | Sequence[str],
     allow_pipe: bool,
     quiet: bool,
     fields: Mapping[str, Any],
@@ -160,10 +160,16 @@ def _train(
 ) -> Run:
     """Read what is asked, choose what is open, run it, and give the run; `make_task` takes the rest."""
     model = of_run(model)
+    watching = [callbacks] if callable(callbacks) else callbacks or ()
+    if not isinstance(watching, Sequence) or not all(map(callable, watching)):
+        raise ConfigError(f"callbacks must be functions of a record of the log; got {callbacks!r:.100}.")
+    settings = [settings] if isinstance(settings, str) else settings
     request = read_request(kind, data, model, recipe, settings, fields)
     if minutes is not None:
         request = for_minutes(request, minutes)
     start = open_start(model)
+    if start is not None and request.model_fields:
+        start.configure(**request.model_fields)  # refuses what weights decide, before any image is read
     with ExitStack() as stack:
         report = stack.enter_context(reporting(quiet=quiet or not is_main_process()))
         labels = request.needs_labels
@@ -184,14 +190,15 @@ def _train(
             report.note(reason)
         if out:
             report.note(f"writing to {folder}")
-        watching = [callbacks] if callable(callbacks) else callbacks or ()
-        return _ended(run(task, report, probing, watching), kept=bool(out))
+        return _ended(run(task, report, probing, watching), task, kept=bool(out))
 
 
-def _ended(outcome: Outcome, *, kept: bool) -> Run:
+def _ended(outcome: Outcome, task: Task, *, kept: bool) -> Run:
     log = outcome.out / LOG
     history = tuple(json.loads(line) for line in log.read_text().splitlines()) if log.is_file() else ()
     held = load(outcome.out) if outcome.step > 0 and not kept and is_main_process() else None
+    if held is not None:
+        held.trained_on = remember(task)
     same = {name: value for name, value in vars(outcome).items() if name not in ("out", "interrupted")}
     return Run(folder=outcome.out if kept else None, history=history, held=held, **same)
 

@@ -13,8 +13,7 @@ from vitrail.data.open import open_data
 from vitrail.errors import DataError
 from vitrail.evaluation import vtab as protocol
 from vitrail.evaluation.results import over_seeds, write_document
-from vitrail.evaluation.transfer import Transfer, TransferPlan
-from vitrail.evaluation.transfer import transfer as run_transfer
+from vitrail.evaluation.transfer import Transfer, TransferPlan, transfer as run_transfer
 from vitrail.evaluation.vtab import means, vtab_document
 from vitrail.runtime.machine import is_main_process, keep_memory
 from vitrail.runtime.reporter import harmless, reporting, text_table

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import ConcatDataset
-from torch.utils.data import Subset as TorchSubset
+from torch.utils.data import ConcatDataset, Subset as TorchSubset
 
 from vitrail.data.decode import ImageError, Pixels
 from vitrail.data.preprocess import read_image
@@ -19,6 +18,7 @@ from vitrail.data.sources.memory import MemorySource, checked_names
 from vitrail.errors import DataError
 from vitrail.files import fingerprint_of, image_hash, short_hash
 
+IMAGES, LABELS = ("image", "img", "pixel_values"), ("label", "labels", "target")  # keys of items
 LOOKED_AT = 32  # items of a dataset whose contents are part of its fingerprint
 MOST_CLASSES = 1000  # and ten for each image: more that are not named are a mistake
 EXPECTED = (
@@ -81,9 +81,7 @@ def python_splits(
     """Open sources, datasets and arrays by the names of their splits, with one list of classes for all."""
     if not data or not all(isinstance(name, str) for name in data):
         raise DataError(f"{EXPECTED}; got names {list(data)!r:.200}.")
-    made: dict[str, Any] = {
-        split: _paired(*part) if isinstance(part, tuple) and len(part) == 2 else part for split, part in data.items()
-    }
+    made: dict[str, Any] = {split: _paired(*part) if _is_pair(part) else part for split, part in data.items()}
     held = {split: part for split, part in made.items() if not isinstance(part, Source)}
     labels = {split: _labels(part, unlabeled=unlabeled, progress=progress) for split, part in held.items()}
     names = set[tuple[str, ...]]().union(*map(_class_names, made.values()))
@@ -107,6 +105,12 @@ def python_splits(
     return made
 
 
+def _is_pair(part: Any) -> bool:  # noqa: ANN401
+    """Tell (images, labels), also as a list where the first are arrays, from a dataset of two items."""
+    several = isinstance(part, list) and len(part) == 2 and getattr(part[0], "ndim", 0) == 4
+    return several or (isinstance(part, tuple) and len(part) == 2)
+
+
 def _is_batch(part: Any) -> bool:  # noqa: ANN401
     return isinstance(part, _Pairs) and isinstance(part.images, np.ndarray | Tensor)
 
@@ -118,7 +122,8 @@ def _paired(images: Any, labels: Any) -> _Pairs:  # noqa: ANN401
     except TypeError as error:  # something without a length
         raise DataError(f"{EXPECTED}; got a pair of {type(images).__name__} and {type(labels).__name__}.") from error
     if targets is None:
-        raise DataError(f"labels must be {len(images)} whole numbers, one for each image; got {labels!r:.100}.")
+        number = " Number the names from 0, and give them as `classes` of a dataset." if _is_text(labels) else ""
+        raise DataError(f"labels must be {len(images)} whole numbers, one for each image; got {labels!r:.100}.{number}")
     if isinstance(images, np.ndarray | Tensor) and not str(images.dtype).endswith("uint8"):
         return _Pairs(images, targets)  # refused where it is read, by the shape that it has
     if isinstance(images, np.ndarray | Tensor) and images.ndim == 3:
@@ -126,6 +131,10 @@ def _paired(images: Any, labels: Any) -> _Pairs:  # noqa: ANN401
     if isinstance(images, Tensor) and images.ndim == 4 and images.shape[1] not in (1, 3) and images.shape[3] in (1, 3):
         images = images.permute(0, 3, 1, 2)
     return _Pairs(images, targets)
+
+
+def _is_text(labels: Any) -> bool:  # noqa: ANN401
+    return isinstance(labels, str) or (isinstance(labels, list | tuple | np.ndarray) and isinstance(labels[0], str))
 
 
 def _whole_numbers(labels: Any, count: int) -> NDArray[np.int64] | None:  # noqa: ANN401
@@ -183,7 +192,10 @@ def _label(label: Any, index: int) -> int:  # noqa: ANN401
         found = operator.index(label)
     except TypeError as error:
         what = "no label" if label is None else f"the label {label!r:.60}"
-        raise DataError(f"labels must be whole numbers, from 0; item {index} of the dataset has {what}.") from error
+        number = " Number the names, and list them as the dataset's `classes`." if _is_text(label) else ""
+        raise DataError(
+            f"labels must be whole numbers, from 0; item {index} of the dataset has {what}.{number}"
+        ) from error
     if found < -1:
         raise DataError(f"labels must be whole numbers, from 0; item {index} of the dataset has {found}.")
     return found
@@ -209,7 +221,10 @@ def _item(dataset: Any, index: int) -> tuple[Any, Any]:  # noqa: ANN401
     except Exception as error:  # whatever a dataset meets in a damaged file
         raise ImageError(f"cannot be read: {type(error).__name__}: {error}") from error
     if isinstance(item, Mapping):  # as the Hugging Face library gives them
-        return item.get("image"), item.get("label")
+        image, label = (next((item[key] for key in keys if key in item), None) for keys in (IMAGES, LABELS))
+        if image is None:
+            raise DataError(f"item {index} of the dataset has {[*item]!r:.100}; expected 'image' and 'label'.")
+        return image, label
     return (item[0], item[1]) if isinstance(item, tuple | list) and len(item) == 2 else (item, None)
 
 

@@ -9,19 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Literal, assert_never
 
-from vitrail.config import (
-    BiTConfig,
-    HybridStem,
-    Learned2DPositions,
-    LearnedPositions,
-    ModelConfig,
-    NoPositions,
-    PatchStem,
-    RelativePositions,
-    Sinusoidal2DPositions,
-    SinusoidalPositions,
-    ViTConfig,
-)
+from vitrail.config import BiTConfig, HybridStem, ModelConfig, PatchStem, ViTConfig, positions as kinds
 from vitrail.ops.attention_chunks import CHUNK
 from vitrail.ops.cost.convolutions import FULL, Convolution, Stretch, bit_stretches, convolutions, hybrid_stretches
 
@@ -134,13 +122,13 @@ def _patch_values(config: ViTConfig) -> int:
 def _position_parameters(config: ViTConfig) -> int:
     (rows, cols), width = config.grid, config.width
     match config.positions:
-        case NoPositions() | SinusoidalPositions() | Sinusoidal2DPositions():
+        case kinds.NoPositions() | kinds.SinusoidalPositions() | kinds.Sinusoidal2DPositions():
             return 0
-        case LearnedPositions(at=at):
+        case kinds.LearnedPositions(at=at):
             table = config.tokens * width
-        case Learned2DPositions(at=at):
+        case kinds.Learned2DPositions(at=at):
             table = (rows + cols) * (width // 2) + config.class_tokens * width
-        case RelativePositions(at=at):
+        case kinds.RelativePositions(at=at):
             table = (2 * config.tokens - 1) * width
         case _:
             assert_never(config.positions)
@@ -149,7 +137,7 @@ def _position_parameters(config: ViTConfig) -> int:
 
 def _relative_layers(config: ViTConfig) -> int:
     """Count the layers whose attention has relative keys."""
-    if not isinstance(config.positions, RelativePositions):
+    if not isinstance(config.positions, kinds.RelativePositions):
         return 0
     return 1 if config.positions.at == "stem" else config.layers
 
@@ -281,7 +269,7 @@ def _vit(config: ViTConfig, step: Step) -> Iterator[Stretch]:
     # Relative keys form a matrix of logits, and so does dropout on the CPU; all of it, or chunks that are made again.
     pairs = step.batch * config.heads * config.tokens**2
     dropped = config.attention_dropout > 0 and step.device == "cpu"
-    formed = isinstance(config.positions, RelativePositions) or dropped
+    formed = isinstance(config.positions, kinds.RelativePositions) or dropped
     matrix = min(pairs, CHUNK) * item if formed else 0
     whole = formed and pairs <= CHUNK
     kept = (
