@@ -169,7 +169,8 @@ def _train(
         request = for_minutes(request, minutes)
     start = open_start(model)
     if start is not None and request.model_fields:
-        start.configure(**request.model_fields)  # refuses what weights decide, before any image is read
+        head = {"classes": 1} if request.needs_labels else {}  # any number: there will be a new one
+        start.configure(**request.model_fields, **head)  # refuses what weights decide, before any image is read
     with ExitStack() as stack:
         report = stack.enter_context(reporting(quiet=quiet or not is_main_process()))
         labels = request.needs_labels
