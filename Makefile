@@ -9,10 +9,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Compiled modules are kept, whatever the machine says: tests start many processes, and each would compile anew.
 unexport PYTHONDONTWRITEBYTECODE
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
-# A process a core and one more, since some tests wait, each with one thread: twice as fast as one process with all of
-# them. Each begins with a stretch of files of its own, so that what a file's tests share is built once.
-PROCESSES := $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(PROCESSES) --maxprocesses 8 --dist worksteal
+# A process a core, each with one thread: twice as fast as one process with all of them. Each begins with a stretch of
+# files of its own, so that what a file's tests share is built once.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
 .PHONY: help demo test test-all check browser clean
 
