@@ -1,7 +1,8 @@
 """What a report costs: `python benchmarks/inspection.py`, against the forward passes; `--large`, in memory.
 
-A fresh ViT-B/16 at 224 pixels looks at 16 images of noise: seconds of the whole report (attention, shifts, patches,
-layers, all figures in both themes, the page) over those of the images' forward passes, timed before and after.
+A fresh ViT-B/16 at 224 pixels looks at 16 images of noise, and at as many more as are drawn at random: seconds of the
+whole report (attention, shifts, patches, layers, all figures in both themes, the page) over those of the 16 images'
+forward passes, timed before and after.
 `--large`: attention rollout, distances and the page's maps of one image of 1024 pixels through ViT-L/16, and the most
 memory that the process ever had.
 """
@@ -16,7 +17,7 @@ import torch
 
 import vitrail
 from vitrail.inspection.report import write_report
-from vitrail.inspection.study import Inspected, study
+from vitrail.inspection.study import Inspected, drawn_count, study
 from vitrail.inspection.views import Views
 from vitrail.models import Model
 
@@ -40,8 +41,9 @@ def main() -> None:
         return
     model, views = made(arguments.model, 224, arguments.images)
     before = forward(model, views)
+    random = made(arguments.model, 224, drawn_count(model))[1].images
     start = time.perf_counter()
-    found = study(model, views, maps=True, bias=True)
+    found = study(model, views, random, maps=True, bias=True)
     looked = time.perf_counter() - start
     with tempfile.TemporaryDirectory() as folder:
         report = write_report(Path(folder), Inspected(arguments.model, model, found))

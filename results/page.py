@@ -14,7 +14,8 @@ PAGE = HERE.parent / "docs" / "results.md"
 DEMO_SEEDS = (0, 1, 2)
 HEAD = """Every number here is made by a command, and kept with its configuration, log and seed under `results/`; this
 page is written from those files by `python results/page.py`, and a test compares the two. ± is the sample standard
-deviation over seeds."""
+deviation over seeds. All runs here ended with their last weights: where a command trains on data with a val split, add
+`--set result=last`, as the best are taken today."""
 
 
 def page() -> str:

@@ -126,6 +126,36 @@ def test_configurations_and_help_need_no_torch() -> None:
     assert "torch" not in loaded_after("from vitrail.cli import main; main(['--help'])")
 
 
+WRONG = (
+    "finetune nowhere",
+    "finetune sample --model ViT-Q/3",
+    "finetune sample --model nofile.npz",
+    "finetune sample --recipe scrach",
+    "finetune sample --set rat=1",
+    "pretrain sample --model.dept 3",
+    "transfer nowhere --model vitrail-ti8",
+    "evaluate nothere sample",
+    "evaluate vitrail-ti8 nowhere",
+    "evaluate vitrail-ti8 sample --against nothere",
+    "predict vitrail-ti8 nothere.jpg",
+    "predict nothere photo.jpg",
+    "predict vitrail-ti8 photo.jpg --frob",
+    "fewshot ViT-B/16 sample",
+    "describe nothere.npz",
+    "convert nothere.npz out --layout hf",
+    "plan ViT-Q/3",
+    "data check nowhere",
+    "nocommand",
+)
+
+
+def test_wrong_usage_is_answered_without_torch(tmp_path: Path) -> None:
+    code = f"import os; os.chdir({str(tmp_path)!r})\nfrom vitrail.cli import main"
+    loaded = loaded_after(f"{code}\nfor line in {WRONG!r}: assert main(line.split()) > 0, line")
+    assert "torch" not in loaded
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_importing_the_package_opens_no_door() -> None:
     loaded = loaded_after("import vitrail; vitrail.create, vitrail.load")
     assert loaded & (DOORS.keys() | {"torchvision", "timm", "transformers"}) == set()

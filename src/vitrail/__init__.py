@@ -26,11 +26,13 @@ if TYPE_CHECKING:
         VitrailError as VitrailError,
     )
     from vitrail.models import create as create
+    from vitrail.verbs.calibrate import calibrate as calibrate
     from vitrail.verbs.data import bench as bench, check_data as check_data, pack_data as pack_data
     from vitrail.verbs.demo import demo as demo
     from vitrail.verbs.evaluate import evaluate as evaluate
     from vitrail.verbs.features import fewshot as fewshot, verify as verify
     from vitrail.verbs.inspect import inspect as inspect
+    from vitrail.verbs.listing import list_models as list_models, list_recipes as list_recipes
     from vitrail.verbs.plan import plan as plan
     from vitrail.verbs.predict import embed as embed, predict as predict
     from vitrail.verbs.training import Run as Run, finetune as finetune, pretrain as pretrain
@@ -44,11 +46,13 @@ _NAMES = {
     "vitrail.config": "names",
     "vitrail.errors": "CheckpointError ConfigError DataError ShapeError VitrailError",
     "vitrail.models": "create",
+    "vitrail.verbs.calibrate": "calibrate",
     "vitrail.verbs.data": "bench check_data pack_data",
     "vitrail.verbs.demo": "demo",
     "vitrail.verbs.evaluate": "evaluate",
     "vitrail.verbs.features": "fewshot verify",
     "vitrail.verbs.inspect": "inspect",
+    "vitrail.verbs.listing": "list_models list_recipes",
     "vitrail.verbs.plan": "plan",
     "vitrail.verbs.predict": "embed predict",
     "vitrail.verbs.training": "Run finetune pretrain",
@@ -56,7 +60,7 @@ _NAMES = {
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 # Other libraries' words for these.
-_WORDS = {"create_model": "create", "list_models": "names", "from_pretrained": "load", "load_model": "load"}
+_WORDS = {"create_model": "create", "from_pretrained": "load", "load_model": "load"}
 _WORDS |= {"fine_tune": "finetune", "fit": "finetune", "classify": "predict", "save_model": "save", "test": "evaluate"}
 # Parts whose functions are called by their own names: vitrail.evaluation.fewshot.
 _PARTS = ("evaluation", "inspection")

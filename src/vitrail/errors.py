@@ -1,10 +1,32 @@
-"""The few errors that Vitrail raises; each message says what was expected, what came, and what to do."""
+"""The few errors that Vitrail raises; each message says what was expected, what came, and what to do.
+
+What a message quotes comes from files and servers: a terminal is never driven by it, nor flooded.
+"""
 
 WITHOUT_LABELS = "pre-training learns without labels: objective=masked-patch (or mae, next-pixel)."
+LONGEST = 4000  # signs of a message
+
+
+def harmless(text: str) -> str:
+    """Give a text without what would drive a terminal, or what it cannot show: names may hold anything."""
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(sign if sign.isprintable() or sign == "\n" else repr(sign)[1:-1] for sign in text)
+
+
+def shortened(text: str, most: int = LONGEST) -> str:
+    """Give a text without its middle where it is longer than this; what it says first and last stays."""
+    if len(text) <= most:
+        return text
+    end = most // 4
+    return f"{text[: most - end]} ... ({len(text) - most:,} more signs) ... {text[-end:]}"
 
 
 class VitrailError(Exception):
     """Any error that Vitrail raises on purpose."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(harmless(shortened(message)))
 
 
 class ConfigError(VitrailError, ValueError):

@@ -80,13 +80,13 @@ def test_a_new_patch_equals_timms_resize_by_the_same_rule() -> None:
 def test_channels_are_summed_or_repeated_as_timm_does(channels: int, tmp_path: Path) -> None:
     from timm.models import adapt_input_conv
 
-    for name, key, theirs_key in (
-        ("test_vit", "embedding.projection.weight", "patch_embed.proj.weight"),
-        ("vit_tiny_r_s16_p8_224", "embedding.resnet.root.weight", "patch_embed.backbone.conv.weight"),
+    for name, heads, key, theirs_key in (
+        ("test_vit", 2, "embedding.projection.weight", "patch_embed.proj.weight"),
+        ("vit_tiny_r_s16_p8_224", 3, "embedding.resnet.root.weight", "patch_embed.backbone.conv.weight"),
     ):
         theirs = timm_model(name, depth=1)
         path = saved(theirs, tmp_path / f"{name}.safetensors")
-        ours = vitrail.load(path, channels=channels)
+        ours = vitrail.load(path, channels=channels, heads=heads)
         assert ours.config.channels == channels
         expected = adapt_input_conv(channels, theirs.state_dict()[theirs_key].clone())
         if "projection" in key:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from families import family
 from peers import hf_model, images, saved, timm_model, torchvision_model
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -16,8 +17,8 @@ from vitrail.checkpoint.adapt import Request
 from vitrail.checkpoint.archives.base import Archive, Entry
 from vitrail.checkpoint.load import recognize
 from vitrail.checkpoint.run_folder import Location
-from vitrail.config import BiTConfig, HybridStem, ModelConfig, ViTConfig
-from vitrail.errors import CheckpointError
+from vitrail.config import BiTConfig, Card, HybridStem, ModelConfig, Preprocessing, ViTConfig
+from vitrail.errors import CheckpointError, ConfigError
 
 pytest.importorskip("timm")
 pytest.importorskip("transformers")
@@ -51,8 +52,9 @@ TIMM: dict[str, dict[str, Any]] = {
     "name", [pytest.param(name, marks=[pytest.mark.slow] if "_r50_" in name else []) for name in TIMM]
 )
 def test_timm_vits_and_hybrids_give_timms_logits(name: str, tmp_path: Path) -> None:
-    theirs = timm_model(name, dynamic_img_size=True, **TIMM[name])
-    ours = vitrail.load(saved(theirs, tmp_path / "weights.safetensors"))
+    theirs: Any = timm_model(name, dynamic_img_size=True, **TIMM[name])
+    told = {"heads": theirs.blocks[0].attn.num_heads} if "depth" in TIMM[name] else {}  # a shape of its own
+    ours = vitrail.load(saved(theirs, tmp_path / "weights.safetensors"), **told)
     config = ours.config
     assert isinstance(config, ViTConfig)
     stride = config.stem.stride
@@ -62,7 +64,8 @@ def test_timm_vits_and_hybrids_give_timms_logits(name: str, tmp_path: Path) -> N
         with torch.inference_mode():
             assert_equal(ours(batch), theirs(batch))
     with torch.inference_mode():  # resampled once, when it is loaded
-        assert_equal(vitrail.load(tmp_path / "weights.safetensors", image_size=resized)(batch), theirs(batch))
+        again = vitrail.load(tmp_path / "weights.safetensors", image_size=resized, **told)
+        assert_equal(again(batch), theirs(batch))
 
 
 @pytest.mark.parametrize("size", [(160, 96), (48, 80)])
@@ -78,19 +81,21 @@ def test_a_rectangular_timm_vit_needs_its_size(size: tuple[int, int], tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("name", "asked", "words"),
+    ("name", "heads", "asked", "words"),
     [
-        ("vit_base_patch16_gap_224", {"heads": 16}, r"have 16 heads \(vit_base_patch16_gap_224\) or 12"),
-        ("flexivit_small", {"grid": (15, 15)}, r"15x15 patches and no class position, or a rectangle of 224 and one"),
-        ("flexivit_small", {"image_size": 240}, r"15x15 patches and no class position, or a rectangle of 224 and one"),
+        ("vit_base_patch16_gap_224", 16, {}, r"have 16 heads \(vit_base_patch16_gap_224\) or 12"),
+        ("flexivit_small", 6, {"grid": (15, 15)}, r"15x15 patches and no class position, or a rectangle of 224 and"),
+        ("flexivit_small", 6, {"image_size": 240}, r"15x15 patches and no class position, or a rectangle of 224 and"),
     ],
 )
-def test_what_tensors_cannot_tell_apart_must_be_said(name: str, asked: Any, words: str, tmp_path: Path) -> None:
+def test_what_tensors_cannot_tell_apart_must_be_said(
+    name: str, heads: int, asked: Any, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        recognized(name, entries_of(name))
     theirs = timm_model(name, depth=2)
     path = saved(theirs, tmp_path / "weights.safetensors")
-    with pytest.raises(CheckpointError, match=words):
-        vitrail.load(path)
-    ours = vitrail.load(path, **asked)
+    ours = vitrail.load(path, heads=heads, **asked)
     batch = images(*ours.config.image_size)
     with torch.inference_mode():
         assert_equal(ours(batch), theirs(batch))
@@ -100,13 +105,14 @@ def test_a_rectangle_of_timm_is_never_taken_for_a_square(tmp_path: Path) -> None
     theirs = timm_model("vit_tiny_patch16_224", img_size=(64, 96), depth=1)  # 4x6 and one: 25 entries
     path = saved(theirs, tmp_path / "weights.safetensors")
     with pytest.raises(CheckpointError, match="5x5 patches and no class position, or a rectangle of 24 and one"):
-        vitrail.load(path)
+        vitrail.load(path, heads=3)
     with torch.inference_mode():
-        assert_equal(vitrail.load(path, image_size=(64, 96))(images(64, 96)), theirs(images(64, 96)))
+        assert_equal(vitrail.load(path, heads=3, image_size=(64, 96))(images(64, 96)), theirs(images(64, 96)))
 
 
 def test_the_constants_of_timms_stems_and_bit_are_its_own(tmp_path: Path) -> None:
-    hybrid = vitrail.load(saved(timm_model("vit_tiny_r_s16_p8_224", depth=1), tmp_path / "h.safetensors")).config
+    path = saved(timm_model("vit_tiny_r_s16_p8_224", depth=1), tmp_path / "h.safetensors")
+    hybrid = vitrail.load(path, heads=3).config
     assert isinstance(hybrid, ViTConfig)
     assert isinstance(hybrid.stem, HybridStem)
     stem = hybrid.stem
@@ -264,7 +270,7 @@ def test_mae_and_dino_releases_are_read_as_they_are_wrapped(tmp_path: Path) -> N
         ("mae", ("decoder_pos_embed", "mask_token", "epoch")),
         ("dino", ("module.head.mlp.0.weight",)),
     ):
-        ours = vitrail.load(tmp_path / f"{name}.pth")
+        ours = vitrail.load(tmp_path / f"{name}.pth", heads=3)
         assert ours.card.provenance is not None
         assert set(left_out) <= set(ours.card.provenance.left_out)
         with torch.inference_mode():
@@ -281,9 +287,9 @@ def test_torchvision_gives_its_logits_at_its_own_size_and_resized(options: dict[
     larger = torchvision_model(image_size=96, **shape, **options)
     larger.load_state_dict(interpolate_embeddings(96, 16, theirs.state_dict()))  # pyright: ignore[reportArgumentType]
     with torch.inference_mode():
-        assert_equal(vitrail.load(path)(images(64, 64)), theirs(images(64, 64)))
-        assert_equal(vitrail.load(path)(images(96, 96)), larger(images(96, 96)))
-        assert_equal(vitrail.load(path, image_size=96)(images(96, 96)), larger(images(96, 96)))
+        assert_equal(vitrail.load(path, heads=3)(images(64, 64)), theirs(images(64, 64)))
+        assert_equal(vitrail.load(path, heads=3)(images(96, 96)), larger(images(96, 96)))
+        assert_equal(vitrail.load(path, heads=3, image_size=96)(images(96, 96)), larger(images(96, 96)))
 
 
 def test_the_names_of_an_older_torchvision_are_read_too(tmp_path: Path) -> None:
@@ -297,7 +303,7 @@ def test_the_names_of_an_older_torchvision_are_read_too(tmp_path: Path) -> None:
         state[name] = tensor
     torch.save(state, tmp_path / "weights.pth")
     with torch.inference_mode():
-        assert_equal(vitrail.load(tmp_path / "weights.pth")(images(64, 64)), theirs(images(64, 64)))
+        assert_equal(vitrail.load(tmp_path / "weights.pth", heads=3)(images(64, 64)), theirs(images(64, 64)))
 
 
 # What the paper's models lack, by a part of its name in timm's files.
@@ -326,7 +332,7 @@ def test_every_vit_of_timm_is_recognized_with_its_heads_or_refused() -> None:
             continue  # slow to make, even without weights
         with torch.device("meta"):
             model: Any = timm.create_model(name)
-        entries = {key: Entry(tuple(value.shape), value.dtype) for key, value in model.state_dict().items()}
+        entries = entries_of(model)
         blocks = getattr(model, "blocks", [None])
         plain = type(model).__name__ == "ResNetV2" or type(blocks[0]).__name__ == "Block"
         plain = plain and type(model).__name__ in ("VisionTransformer", "ResNetV2")
@@ -350,6 +356,16 @@ def test_every_vit_of_timm_is_recognized_with_its_heads_or_refused() -> None:
     assert count >= 60
 
 
+def entries_of(model: Any) -> dict[str, Entry]:
+    """Names and shapes of a model, or of timm's model of this name."""
+    import timm
+
+    if isinstance(model, str):
+        with torch.device("meta"):
+            model = timm.create_model(model)
+    return {key: Entry(tuple(value.shape), value.dtype) for key, value in model.state_dict().items()}
+
+
 def model_has_token(entries: dict[str, Entry]) -> bool:
     return "cls_token" in entries
 
@@ -369,3 +385,27 @@ def test_models_that_are_none_of_the_papers_are_refused_by_what_they_have(tmp_pa
         CheckpointError, match=r"'dist_token': the file's model has a distillation token, which the paper"
     ):
         vitrail.load(path)
+
+
+@pytest.mark.parametrize("pooling", ["token", "mean"])
+def test_a_folder_for_timm_is_opened_by_it_with_classes_and_preprocessing(pooling: Any, tmp_path: Path) -> None:
+    import timm
+    from timm.data.config import resolve_model_data_config
+
+    how = Preprocessing(mean=(0.1,), deviation=(0.2,), resize="crop", crop_share=0.75, interpolation="bicubic")
+    model = family("vit", image_size=(20, 20), activation="gelu", pooling=pooling, channels=1)
+    card = Card(class_names=tuple("abcdefg"), preprocessing=how)
+    written = vitrail.save(model, tmp_path / "out", layout="timm", card=card)
+    assert not any("no place" in note for note in written.notes)
+    theirs: Any = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True).eval()
+    batch = torch.rand(2, 1, 20, 20)
+    with torch.inference_mode():
+        assert_equal(model(batch), theirs(batch))
+    read = resolve_model_data_config(theirs)
+    said = (read["mean"], read["std"], read["crop_pct"], read["crop_mode"], read["interpolation"], read["input_size"])
+    assert [*map(list, said[:2]), *said[2:5], list(said[5])] == [[0.1], [0.2], 0.75, "center", "bicubic", [1, 20, 20]]
+    assert list(theirs.pretrained_cfg["label_names"]) == list("abcdefg")
+    ours = vitrail.load(tmp_path / "out").card
+    assert (ours.preprocessing, ours.class_names, ours.assumed) == (how, card.class_names, ())
+    with pytest.raises(ConfigError, match=r"a folder for timm holds a plain ViT\. Give a file that ends in"):
+        vitrail.save(family("hybrid"), tmp_path / "hybrid", layout="timm")

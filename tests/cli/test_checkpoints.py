@@ -76,6 +76,7 @@ def test_convert_writes_says_and_refuses(npz: Path, tmp_path: Path, capsys: pyte
 def test_convert_adapts_on_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = saved(timm_model("vit_tiny_patch16_224", depth=1, img_size=(48, 80)), tmp_path / "w.safetensors")
     options = ["--grid", "3x5", "--classes", "4", "--image-size", "64x96", "--channels", "1", "--patch", "32"]
+    options += ["--set", "model.heads=3"]
     assert main(["convert", str(source), str(tmp_path / "run"), "--layout", "vitrail", *options]) == 0
     shown = capsys.readouterr().out
     for words in ("3 channels", "from 16 to 32", "from 3x5 to 2x3", "new zero classifier of 4 classes"):

@@ -15,7 +15,7 @@ from vitrail.cli.render import in_flags
 from vitrail.verbs.predict import embeddings
 from vitrail.verbs.predictions import save_features
 
-VERBS = {"data check": "check_data", "data pack": "pack_data"}
+VERBS = {"data check": "check_data", "data pack": "pack_data", "models": "list_models", "recipes": "list_recipes"}
 OWN = {"demo": {"shapes"}, "describe": {"tensors"}, "plan": {"models", "compare"}, "predict": {"csv", "embed"}}
 
 

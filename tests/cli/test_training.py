@@ -102,7 +102,7 @@ def test_a_run_goes_on_from_its_own_result(finished: Path, tmp_path: Path, capsy
         (["sample", "--model", "nofile.npz"], "there is no file nofile.npz"),
         (["sample", "--set", "model.dept=3"], "Did you mean 'depth'?"),
         (["sample", "--recipe", "i1k"], "needs a model"),
-        (["sample", "--set", "image_size=30", "--steps", "1"], "multiples of the patch side 7"),
+        (["sample", "--set", "image_size=30", "--steps", "1"], "multiples of the patch side 8"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_computed(

@@ -89,6 +89,7 @@ def test_a_row_of_table_3_is_the_papers(line: str) -> None:
         augmentation=Augmentation(crop="inception", flip=True),
         ema=None,
         loss="softmax",
+        result="last",
     )
 
 
@@ -111,6 +112,7 @@ def test_a_row_of_table_4_is_the_papers(line: str) -> None:
         ema=EMA(decay=0.9999, ramp=False) if side > 384 else None,
         augmentation=Augmentation(crop="inception", crop_area=(0.05, 1.0), flip=True),
         pre_logits=False,
+        result="last",
     )
     assert row.training.optimizer.learning_rate in row.rates
 
@@ -154,6 +156,7 @@ def test_the_hyperrule_goes_by_the_number_of_images(examples: int, steps: tuple[
         batch_size=512,
         image_size=(480, 480),
         augmentation=Augmentation(mixup=mixup),
+        result="last",
     )
 
 

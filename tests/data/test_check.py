@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from copies import copies, picture
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -240,3 +241,35 @@ def test_a_contact_sheet_is_bounded_and_keeps_the_brightness() -> None:
     assert abs(cell[:, 1:-1].mean() - pixels(0, 97, 53, 1).mean()) < 4
     assert cell[:, 1:-1].std() < 30  # of noise whose own is 74: every pixel has its part
     assert contact_sheet(source, []).shape == (0, 0, 3)
+
+
+def test_near_copies_are_named_those_of_training_images_first() -> None:
+    originals = [picture(seed) for seed in range(24)]
+    made = [copies(each) for each in originals]
+    train: list[Any] = [(f"t{number}", each, 0) for number, each in enumerate(originals[:16])]
+    train.append(("again", made[5]["twice"], 0))
+    test: list[Any] = [(f"e{number}", originals[number], 0) for number in range(16, 24)]
+    test += [("small", made[3]["a quarter"], 0), ("cut", made[4]["cropped"], 0), ("cut too", made[4]["a corner"], 0)]
+    val: list[Any] = [("coarse", made[17]["quality 30"], 0), ("same", originals[1], 0), ("large", made[2]["twice"], 0)]
+    splits = {"val": Named(val, ("a",)), "train": Named(train, ("a",)), "test": Named(test, ("a",))}
+    report = check_data(splits)
+    assert sorted(list(report.near)[:2]) == [("test", "train"), ("val", "train")]
+    assert list(report.near)[2:] == [("test", "val"), ("train", "train"), ("test", "test")]
+    assert report.near["val", "train"].pairs == [("large", "t2")]
+    first = report.near["test", "train"]
+    assert (first.count, first.images) == (3, 11)
+    assert first.pairs == [("small", "t3"), ("cut", "t4"), ("cut too", "t4")]
+    assert first.examples[0] == "test:small ~ train:t3"
+    assert report.near["test", "val"].pairs == [("e17", "coarse")]
+    assert report.near["train", "train"].pairs == [("again", "t5")]
+    assert report.leaks.keys() == {("val", "train")}  # which is the same to the byte, and no near-copy
+    assert not report.is_clean
+
+
+def test_near_copies_within_a_split_spoil_no_run_and_mirrored_ones_are_asked_for() -> None:
+    pictures = [picture(seed) for seed in range(12)]
+    turned = Named([(str(n), each, 0) for n, each in enumerate([*pictures, pictures[2][:, ::-1].copy()])], ("a",))
+    assert check_data({"all": turned}).near == {}
+    report = check_data({"all": turned}, mirrored=True)
+    assert report.near["all", "all"].pairs == [("12", "2")]
+    assert report.is_clean

@@ -3,6 +3,7 @@
 import io
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from vitrail.data.feed import evaluation_feed, train_feed
 from vitrail.data.open import open_split
 from vitrail.data.sources.folder import FolderSource
 from vitrail.data.sources.memory import MemorySource
-from vitrail.errors import ConfigError, DataError
+from vitrail.errors import DataError
 
 STRONG = Augmentation(
     randaugment=RandAugment(layers=2, magnitude=15), jitter=0.3, random_erasing=0.3, mixup=0.4, cutmix=1.0, mix_block=4
@@ -167,9 +168,16 @@ def test_images_of_any_batch_mix_in_blocks_that_divide_it(batch: int, ranks: int
             assert found.targets[index, found.labels[[index, partner]]].unique().sum() == pytest.approx(1)
 
 
-def test_a_batch_that_processes_cannot_share_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"the batch of 10 must be shared evenly by 4 ranks.*Take a multiple of 4\."):
-        train_feed(source(), (8, 8), batch=10, augmentation=STRONG, preprocessing=Preprocessing(), ranks=4)
+@pytest.mark.parametrize(("batch", "ranks"), [(10, 4), (3, 4), (1, 2), (13, 2)])
+def test_any_batch_is_shared_by_any_number_of_processes(batch: int, ranks: int) -> None:
+    options: Any = {"batch": batch, "augmentation": Augmentation(mixup=0.0), "preprocessing": Preprocessing()}
+    whole = next(train_feed(source(), (8, 8), **options).epoch(0))
+    parts = [next(train_feed(source(), (8, 8), **options, rank=rank, ranks=ranks).epoch(0)) for rank in range(ranks)]
+    assert [sample for part in parts for sample in part.samples.tolist()] == whole.samples.tolist()
+    assert max(len(part.samples) for part in parts) == -(-batch // ranks)
+    options["augmentation"] = STRONG
+    mixed = [next(train_feed(source(), (8, 8), **options, rank=rank, ranks=ranks).epoch(0)) for rank in range(ranks)]
+    assert sum(len(part.samples) for part in mixed) == batch
 
 
 def test_a_very_long_image_costs_no_more_than_another() -> None:

@@ -168,8 +168,8 @@ def test_a_batch_of_bad_images_alone_is_empty() -> None:
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(DataError, match="holds no images"):
         Loader(Numbers(0), take, batch=4)
-    with pytest.raises(ConfigError, match=r"shared evenly by 2 ranks in blocks of 4\. Take a multiple of 8"):
-        Loader(Numbers(9), take, batch=12, ranks=2, block=4)
+    with pytest.raises(ConfigError, match=r"the batch of 13 must be whole blocks of 4\. Take a multiple of 4"):
+        Loader(Numbers(9), take, batch=13, ranks=2, block=4)
     with pytest.raises(ConfigError, match="rank must be"):
         Loader(Numbers(9), take, batch=12, rank=1)
 

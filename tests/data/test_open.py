@@ -15,6 +15,7 @@ from huggingface_hub import constants
 from PIL import Image
 from pyarrow import parquet
 
+import vitrail
 from vitrail.cli import main
 from vitrail.config import Preprocessing
 from vitrail.config.recipe import Augmentation, RandAugment
@@ -24,6 +25,7 @@ from vitrail.data.open import open_data, open_split
 from vitrail.data.transforms.finish import BatchTransform
 from vitrail.data.transforms.resize import EvalTransform, TrainTransform
 from vitrail.errors import DataError
+from vitrail.figures.measured import SheetRow
 
 
 def photo(seed: int, height: int = 30, width: int = 41) -> Image.Image:
@@ -115,7 +117,9 @@ def test_the_check_finds_faults_and_says_so(
     sheet = tmp_path / "sheet.png"
     assert main(["data", "check", str(folder), "--sheet", str(sheet)]) == 0
     assert "clean" in capsys.readouterr().out
-    assert decode(sheet.read_bytes()).shape == (2 * 96, 6 * 96, 3)
+    clean = decode(sheet.read_bytes()).shape
+    assert clean[0] > 2 * 90  # a row for each class, with its name beside it
+    assert clean[1] > 6 * 90
     (folder / "train" / "ant" / "notes.txt").write_text("")
     assert main(["data", "check", str(folder)]) == 0
     shown = capsys.readouterr().out
@@ -126,6 +130,14 @@ def test_the_check_finds_faults_and_says_so(
     (folder / "train" / "bee" / "cut.png").write_bytes(first[: len(first) // 2])
     (folder / "test" / "bee" / "leak.png").write_bytes(first)
     (folder / "train" / "ant" / "renamed.jpg").write_bytes((folder / "train" / "ant" / "1.png").read_bytes())
+    rows: list[SheetRow] = []
+    monkeypatch.setattr("vitrail.verbs.data.draw_sheet", lambda given: rows.extend(given) or b"")
+    vitrail.check_data(folder, sheet=sheet)
+    assert [row.title for row in rows[:2]] == ["ant", "bee"]
+    shown_names = {row.title: list(row.names) for row in rows[2:]}
+    assert shown_names["train: empty (1)"] == ["ant/zero.jpg"]
+    assert shown_names["train: truncated (1)"] == ["bee/cut.png"]
+    assert shown_names["train: copies (1)"] == ["ant/1.png", "ant/renamed.jpg"]
     assert main(["data", "check", str(folder), "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     problems = document["splits"]["train"]["problems"]

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from copies import copies, encoded, picture
 from hypothesis import given, strategies as st
 from numpy.typing import NDArray
+from PIL import Image
 
+from vitrail.data import near, splits
 from vitrail.data.decode import ImageError, Pixels
 from vitrail.data.source import Source, Subset
 from vitrail.data.sources.folder import FolderSource
@@ -232,3 +235,62 @@ def test_classes_are_held_out_by_name_whatever_their_order() -> None:
     assert len(hold_out(["a", "b", "c"], 0.99)) == 2
     with pytest.raises(ConfigError, match="two classes at least"):
         hold_out(["a"], 0.5)
+
+
+@pytest.fixture(scope="module")
+def album() -> tuple[list[bytes], list[int]]:
+    """Sixty pictures, and near-copies of some of them: contents, and the picture that each shows."""
+    originals = [encoded(Image.fromarray(picture(seed))) for seed in range(60)]
+    made = [(seed, copy) for seed in range(0, 60, 4) for copy in copies(picture(seed)).values()]
+    return [*originals, *(copy for _, copy in made)], [*range(60), *(seed for seed, _ in made)]
+
+
+def test_near_copies_are_in_one_part_alone_whatever_their_order(album: tuple[list[bytes], list[int]]) -> None:
+    data, shown = album
+    labels = [number % 3 for number in shown]
+    parts = split(Listed(list(data), labels), {"train": 0.6, "dev": 0.4}, seed=1)
+    found = {name: {shown[index] for index in part.indices} for name, part in parts.items()}
+    assert not found["train"] & found["dev"]
+    assert len(parts["train"]) + len(parts["dev"]) == len(data)
+    assert abs(len(parts["dev"]) - 0.4 * len(data)) < 8
+    order = np.random.default_rng(2).permutation(len(data)).tolist()
+    turned = split(Listed([data[i] for i in order], [labels[i] for i in order]), {"train": 0.6, "dev": 0.4}, seed=1)
+    assert contents(turned["dev"]) == contents(parts["dev"])
+
+
+def test_a_cut_without_near_copies_is_what_it_was_before_they_were_looked_for() -> None:
+    """These numbers were drawn by the version before; a run that exists keeps its own in split.npz besides."""
+    made = [np.random.default_rng(seed).integers(0, 256, (24, 20, 3), dtype=np.uint8) for seed in range(60)]
+    made[7] = made[31]
+    parts = split(Listed(list(made), [number % 4 for number in range(60)]), {"train": 0.8, "dev": 0.2}, seed=0)
+    assert parts["dev"].indices.tolist() == [0, 4, 6, 7, 10, 23, 24, 25, 31, 34, 37, 57]
+
+
+def test_an_image_is_read_once_for_its_hash_and_its_thumbnail(album: tuple[list[bytes], list[int]]) -> None:
+    source = Listed(list(album[0]), album[1])
+    content_hashes(Subset(source, [3, 5]), reuse=True, thumbnails=True)
+    split(source, seed=0)
+    split(source, seed=1)
+    assert source.reads == len(source)
+
+
+def test_thumbnails_are_kept_by_contents(album: tuple[list[bytes], list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    first = split(Listed(list(album[0]), album[1]), seed=0)["dev"].indices
+    opened: list[bytes] = []
+    monkeypatch.setattr(near, "make_thumbnail", lambda data: opened.append(data) or np.zeros(near.WIDTH, np.uint8))
+    np.testing.assert_array_equal(split(Listed(list(album[0]), album[1]), seed=0)["dev"].indices, first)
+    assert opened == []
+    changed = Listed(list(album[0]), album[1])
+    fingerprint = changed.fingerprint
+    changed.contents[2] = album[0][9]  # another image in a source of the same name
+    monkeypatch.setattr(Listed, "fingerprint", property(lambda _: fingerprint))
+    split(changed, seed=0)
+    assert opened == [album[0][9]]
+
+
+def test_of_very_many_images_only_copies_are_looked_for(
+    album: tuple[list[bytes], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(splits, "LARGEST", 50)
+    monkeypatch.setattr(near, "make_thumbnail", lambda data: pytest.fail("an image was decoded"))
+    split(Listed(list(album[0]), album[1]), seed=0)

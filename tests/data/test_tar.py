@@ -13,6 +13,7 @@ import pytest
 from files.servers import Served, Server
 
 from vitrail.data.decode import ImageError
+from vitrail.data.open import open_data
 from vitrail.data.sources import tar as tars
 from vitrail.data.sources.tar import TarSource, expand
 from vitrail.errors import ConfigError, DataError
@@ -245,3 +246,41 @@ def test_commands_are_run_only_where_allowed_once_and_failures_leave_nothing(tmp
     with pytest.raises(DataError, match="ended with 3; expected 0"):
         TarSource("pipe:echo half; exit 3", allow_pipe=True)
     assert len(list((cache / "pipes").iterdir())) == 1
+
+
+def test_class_folders_in_a_tar_are_its_labels(tmp_path: Path) -> None:
+    members = {f"photos/{name}/{number}.jpg": blob(number) for name in ("cat", "ant", "bee") for number in range(3)}
+    members |= {"photos/readme.md": b"mine", "photos/ant/._0.jpg": b"of a file manager"}
+    (source,) = open_data(write(tmp_path / "photos.tar", members)).values()
+    assert source.class_names == ("ant", "bee", "cat")
+    names = [source.class_names[label] for label in source.labels]
+    assert [source.name(index) for index in range(9)] == [
+        f"photos.tar/photos/{name}/{number}.jpg" for name, number in zip(names, [0, 1, 2] * 3, strict=True)
+    ]
+    assert [source.read(index) for index in range(9)] == [blob(number) for number in [0, 1, 2] * 3]
+    here = {name.replace("photos/", "./"): data for name, data in members.items()}  # tar cf photos.tar -C photos .
+    (other,) = open_data(write(tmp_path / "here.tar", here)).values()
+    assert (other.class_names, list(other.labels)) == (source.class_names, list(source.labels))
+
+
+def test_splits_of_class_folders_in_a_tar_are_splits(tmp_path: Path) -> None:
+    members = {
+        f"photos/{split}/{name}/{number}.jpg": blob(number)
+        for split, count in (("train", 3), ("Validation", 2), ("test", 1))
+        for name in ("bee", "ant")
+        for number in range(count)
+    }
+    splits = open_data(write(tmp_path / "photos.tar", members))
+    assert {name: len(source) for name, source in splits.items()} == {"train": 6, "val": 4, "test": 2}
+    assert {source.class_names for source in splits.values()} == {("ant", "bee")}
+    assert list(splits["test"].labels) == [1, 0]
+
+
+@pytest.mark.parametrize("names", [("images/0.jpg", "images/1.jpg"), ("0.jpg", "1.jpg"), ("a/0.jpg", "a/b/1.jpg")])
+def test_folders_in_a_tar_that_are_no_classes_label_nothing(names: tuple[str, ...], tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tar", {name: blob(0) for name in names})
+    with pytest.raises(DataError, match="Labels are folders of images, or members"):
+        TarSource(path)
+    assert list(TarSource(path, unlabeled=True).labels) == [-1, -1]
+    folders = write(tmp_path / "b.tar", {"a/0.jpg": blob(0), "b/1.jpg": blob(1), "a/0.cls": b"7"})
+    assert list(TarSource(folders).labels) == [7]  # a label that is said goes before the folder

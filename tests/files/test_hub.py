@@ -1,9 +1,11 @@
 """The Hub's own client against a server that speaks its protocol."""
 
+import json
 import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import pytest
@@ -241,3 +243,49 @@ def test_one_kind_of_weights_is_chosen(listed: str, chosen: str) -> None:
 def test_a_repository_without_weights_is_refused() -> None:
     with pytest.raises(CheckpointError, match=r"a/b has config\.json, run\.py\. Check the name, or name a file"):
         useful(["config.json", "run.py"], parse("a/b"))
+
+
+@pytest.mark.parametrize("where", ["ETag", "X-Linked-Etag", "X-Repo-Commit"])
+@pytest.mark.parametrize("name", ["{out}/evil", "../../evil", 'W/"{out}/evil"', '"..\\evil"'])
+def test_a_server_that_names_a_place_outside_the_cache_writes_nothing_there(
+    where: str, name: str, hub: HubServer, tmp_path: Path
+) -> None:
+    out = tmp_path / "outside"
+    out.mkdir()
+    for path, served in list(hub.files.items()):
+        if "/resolve/" in path:
+            said = name.format(out=out)
+            hub.files[path] = Served(
+                served.body,
+                etag=said if where == "ETag" else served.etag,
+                headers={**served.headers, **({where: said} if where != "ETag" else {})},
+            )
+    message = refusal()
+    assert "calls a file" in message
+    assert "lead out of the cache" in message
+    assert list(out.iterdir()) == []
+    assert not list(tmp_path.rglob("*evil*"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda info: {**info, "sha": "/tmp/evil"},
+        lambda info: {**info, "sha": "../../evil"},
+        lambda info: {**info, "siblings": [*info["siblings"], {"rfilename": "../../evil.json"}]},
+        lambda info: {**info, "siblings": [*info["siblings"], {"rfilename": "a.json", "lfs": {"sha256": "/evil"}}]},
+    ],
+)
+def test_a_list_of_files_that_leads_outside_the_cache_is_refused(change: Any, hub: HubServer) -> None:
+    for path, served in list(hub.files.items()):
+        if path.startswith("/api/") and "/tree/" not in path:
+            body = json.dumps(change(json.loads(served.body))).encode()
+            hub.files[path] = Served(body, headers=served.headers)
+    assert "lead out of the cache" in refusal()
+
+
+def test_a_tree_that_leads_outside_the_cache_is_refused(hub: HubServer) -> None:
+    path = f"/api/models/{REPOSITORY}/tree/{COMMIT}"
+    entries = [{"type": "file", "path": "/etc/evil", "size": 3, "oid": "abc"}]
+    hub.files[path] = Served(json.dumps(entries).encode(), headers=hub.files[path].headers)
+    assert "lead out of the cache" in refusal()

@@ -287,18 +287,22 @@ def test_a_plan_fits_into_its_room(images: int, layers: int, heads: int, grid: t
 
 
 def test_observers_of_one_pass_give_what_functions_give() -> None:
-    from vitrail.inspection.layers import compare_layers
+    from vitrail.inspection.bias import answers_of
+    from vitrail.inspection.layers import LayerFeatures, compare_layers
     from vitrail.inspection.study import look
 
     model = create("ViT-Ti/16", classes=5, image_size=64, depth=2)
     assert isinstance(model, ViT)
     images = torch.randn(5, 3, 64, 64)
     with torch.no_grad():
-        found, logits, grams = look(model.eval(), images, 10_000_000)
+        found, logits = look(model.eval(), images, 10_000_000)
         torch.testing.assert_close(logits, model(images), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(found.rollout, inspection.rollout(model, images))
     torch.testing.assert_close(found.pooled, inspection.pooled_attention(model, images))
     torch.testing.assert_close(found.distance, inspection.attention_distance(model, images))
     torch.testing.assert_close(found.normalized_distance, inspection.attention_distance(model, images, normalized=True))
     assert len(found.maps) == 5
+    features = LayerFeatures(model.layers)
+    answers_of(model, images, features)
+    grams = features.grams()
     torch.testing.assert_close(compare_layers(grams, grams), inspection.layer_similarity(model, images))

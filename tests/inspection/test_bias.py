@@ -9,7 +9,8 @@ from torch.nn import functional as F
 
 from vitrail import create, inspection
 from vitrail.errors import ConfigError, ShapeError
-from vitrail.inspection.bias import changed, moved, stride_of
+from vitrail.inspection.bias import answers_of, changed, moved, stride_of
+from vitrail.inspection.layers import LayerFeatures, grams_of
 from vitrail.ops.patches import patchify
 from vitrail.ops.similarity import gram, kernel_alignment
 
@@ -77,7 +78,7 @@ def test_images_move_to_the_right_and_are_mirrored() -> None:
 def test_what_does_not_move_does_not_change(name: str) -> None:
     model = family(name)
     found = inspection.shift_agreement(model, images_for(model), [0])
-    for part in found:
+    for part in (found.cosine, found.same, found.maps):
         torch.testing.assert_close(part, torch.ones(1), atol=1e-5, rtol=0)
 
 
@@ -96,6 +97,35 @@ def test_a_shift_is_compared_with_features_that_moved_along() -> None:
     middle = (before[:, :, :, 1:] + before[:, :, :, :-1]) / 2
     after = model.feature_map(moved(images, 2))[:, :, :, 1:]
     assert half.maps.item() == pytest.approx(F.cosine_similarity(after, middle, dim=1).mean().item(), abs=1e-5)
+
+
+def test_intervals_are_students_and_wilsons() -> None:
+    model = family("vit")
+    images = images_for(model, batch=5)
+    found = inspection.shift_agreement(model, images, [4])
+    each = F.cosine_similarity(model.represent(images), model.represent(moved(images, 4)), dim=1).detach().numpy()
+    half = 2.776445 * each.std(ddof=1) / np.sqrt(5)  # Student's t of four degrees of freedom, from a table
+    expected = [max(each.mean() - half, -1), min(each.mean() + half, 1)]
+    np.testing.assert_allclose(found.cosine_interval[0].numpy(), expected, atol=1e-4)
+    dropped = inspection.patch_agreement(model, images, [0.0], change="drop")
+    np.testing.assert_allclose(
+        dropped.same_interval[0].numpy(), [5 / (5 + 3.841459), 1], atol=1e-5
+    )  # Wilson's of 5 of 5
+    alone = inspection.patch_agreement(model, images[:1], [0.5], change="drop")
+    assert alone.cosine_interval.isnan().all()
+
+
+def test_what_was_answered_before_can_be_given() -> None:
+    for name in ("vit", "bit"):
+        model = family(name)
+        images = images_for(model, batch=5)
+        features = LayerFeatures(model.layers)
+        before = answers_of(model, images, features)
+        for one, two in zip(features.grams(), grams_of(model, images), strict=True):
+            torch.testing.assert_close(one, two)
+        found = inspection.shift_agreement(model, images, [0, 3], before)
+        for one, two in zip(found, inspection.shift_agreement(model, images, [0, 3]), strict=True):
+            torch.testing.assert_close(one, two)
 
 
 def test_without_positions_whole_patches_move_features_along_and_parts_do_not() -> None:

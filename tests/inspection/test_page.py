@@ -295,3 +295,63 @@ def test_a_page_with_the_mean_of_heads_only_says_so(visit: Visit) -> None:
     assert page.inner_text("#pooled-name") == "mean over tokens"
     point_at(page, 9, click=False)
     assert percent(float(PEAKS[1, 0, 3]) * int(MAPS[1, 0, 3, 9]) / 255) in readout(page)
+
+
+def measured() -> dict[str, Any]:
+    """A document with what an evaluation adds: a headline, a figure and two tables."""
+    given = document()
+    figure = given["figures"][0] | {"id": "confusion", "measured": True}
+    rows = [["ant", "12", "91.5 %"], ["bee" * 40, "3", ""], ["cow", "120", "8.0 %"]]
+    tables = [
+        {
+            "id": "accuracy",
+            "title": "How good",
+            "caption": "",
+            "columns": ["", "value"],
+            "rows": [["accuracy", "61.0 %"]],
+        },
+        {"id": "classes", "title": "Classes", "caption": "", "columns": ["class", "images", "accuracy"], "rows": rows},
+    ]
+    first = [table | {"measured": True, "sortable": table["id"] == "classes"} for table in tables]
+    headline = {"value": "61.0 %", "words": "accuracy on 135 images", "interval": "95 % interval 52.6 to 68.8 %"}
+    return given | {"headline": headline, "figures": [figure, *given["figures"]], "tables": [*first, *given["tables"]]}
+
+
+@in_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_an_evaluation_says_accuracy_first_and_large(visit: Visit, scheme: str) -> None:
+    page = visit(measured(), color_scheme=scheme, width=400)
+    assert page.inner_text("#headline").split("\n") == [
+        "61.0 %",
+        "accuracy on 135 images",
+        "95 % interval 52.6 to 68.8 %",
+    ]
+    order = "() => [...document.querySelectorAll('#headline, .exhibit, #viewer, #mistakes')].map((each) => each.id)"
+    expected = ["headline", "table-accuracy", "figure-confusion", "table-classes", "viewer", "mistakes"]
+    assert page.evaluate(order) == [*expected, "figure-filters", "table-reach"]
+    assert page.evaluate("() => parseFloat(getComputedStyle(document.getElementById('headline-value')).fontSize)") > 40
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 400
+    contrasts: list[tuple[str, float]] = page.evaluate(CONTRASTS)
+    assert [(text, ratio) for text, ratio in contrasts if ratio < 4.5] == []
+    assert (
+        page.get_attribute("#figure-confusion img", "src")
+        == measured()["figures"][0]["dark" if scheme == "dark" else "src"]
+    )
+
+
+@in_browser
+def test_a_table_is_sorted_by_its_heads(visit: Visit) -> None:
+    page = visit(measured())
+    column = (
+        "() => [...document.querySelectorAll('#table-classes tbody tr')].map((row) => row.children[0].textContent[0])"
+    )
+    assert page.evaluate(column) == ["a", "b", "c"]
+    page.click("#table-classes th:nth-child(3) button")
+    assert page.evaluate(column) == ["c", "a", "b"]  # what has no value stays last
+    page.click("#table-classes th:nth-child(3) button")
+    assert page.evaluate(column) == ["a", "c", "b"]
+    page.focus("#table-classes th:nth-child(2) button")
+    page.keyboard.press("Enter")
+    assert page.evaluate(column) == ["b", "a", "c"]
+    assert page.get_attribute("#table-classes th:nth-child(2)", "aria-sort") == "ascending"
+    assert page.get_attribute("#table-classes th:nth-child(3)", "aria-sort") is None

@@ -4,7 +4,9 @@ import base64
 import io
 import json
 import re
+import shutil
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +16,20 @@ import torch
 from evaluating import NAMES, Pictures, guessing, write_folder
 from families import FAMILIES, family
 from PIL import Image
+from torch.nn import functional as F
 
 import vitrail
 from vitrail import inspection
 from vitrail.cli import main
-from vitrail.config import Learned2DPositions, NoPositions
-from vitrail.data.open import open_images
+from vitrail.config import Learned2DPositions, NoPositions, Preprocessing
+from vitrail.data.open import open_data, open_images
 from vitrail.errors import ConfigError, DataError, VitrailError
+from vitrail.figures import measured
+from vitrail.figures.measured import draw_confusion, label_size, wrapped
 from vitrail.inspection.drawing import Drawing, drawings, enlarge
 from vitrail.inspection.page import pictures_of, small_enough
 from vitrail.inspection.report import in_words, write_report
-from vitrail.inspection.study import Inspected, look, study
+from vitrail.inspection.study import Inspected, draw_images, drawn_count, look, study
 from vitrail.inspection.views import Views, spread, views_of
 from vitrail.models import Model, ViT
 
@@ -125,6 +130,44 @@ def test_large_pictures_are_made_smaller() -> None:
     assert small_enough(torch.zeros(3, 300, 512, dtype=torch.uint8), 512).shape == (3, 300, 512)
 
 
+@pytest.mark.parametrize(("resize", "share"), [("squash", 1.0), ("crop", 0.8)])
+def test_pictures_are_sharper_than_what_the_model_reads_and_show_the_same(resize: Any, share: float) -> None:
+    model = vitrail.create("ViT-Ti/16", image_size=(48, 64), depth=1)
+    model.card = replace(model.card, preprocessing=Preprocessing(resize=resize, crop_share=share))
+    smooth = Image.fromarray(np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8))
+    sizes_of = ((300, 220), (900, 820), (30, 20))
+    images = [np.array(smooth.resize(size, Image.Resampling.BICUBIC)) for size in sizes_of]
+    source = open_data([(image, 0) for image in images])["all"]
+    views, _, _ = views_of(model, source, range(3), sharp=True)
+    sizes = [tuple(picture.shape[1:]) for picture in views.pictures]
+    height, width = model.config.image_size
+    assert max(sizes[0]) <= 300 * share + 60
+    assert max(sizes[1]) == 384
+    assert sizes[2] == (height, width)  # nothing to be sharper than
+    for picture, pixels in zip(views.pictures[:2], views.pixels[:2], strict=True):
+        assert picture.shape[1] / picture.shape[2] == pytest.approx(height / width, rel=0.02)
+        small = F.adaptive_avg_pool2d(picture.float(), (height, width))
+        assert float((small - pixels).abs().mean()) < 8  # the same part of the image; of another it is 40
+    assert len(views_of(model, source, range(3))[0].sharp) == 0
+
+
+@pytest.mark.parametrize(
+    ("names", "fit"),
+    [
+        (["yes", "no"], True),
+        (NAMES, True),
+        ([f"class {place}" for place in range(60)], True),
+        ([f"class {place}" for place in range(200)], False),
+        ([f"{place} " + "long " * 9 for place in range(50)], False),
+    ],
+)
+def test_confusions_have_names_where_they_fit(names: list[str], fit: bool) -> None:
+    assert (label_size(names) is not None) == fit
+    assert all("".join(wrapped(name)).replace(" ", "") == name.replace(" ", "") for name in names)  # never cut
+    counts = np.eye(len(names)) * 5
+    assert draw_confusion(counts, names, "light") != draw_confusion(counts.T[::-1], names, "light")
+
+
 @pytest.mark.parametrize(("count", "side"), [(3, 64), (40, 160), (12, 600)])
 def test_pictures_keep_to_their_bytes(count: int, side: int) -> None:
     pixels = torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8)  # noise: the largest files
@@ -190,7 +233,7 @@ def test_heads_are_kept_for_the_first_images_and_their_mean_for_the_others() -> 
     images = torch.randn(5, 3, 12, 20)
     each = 2 * 15 * (15 + 4)
     with torch.no_grad():
-        found, _, _ = look(model, images, 5 * each + 2 * 2 * each)
+        found, _ = look(model, images, 5 * each + 2 * 2 * each)
     assert found.plan == (1, 2)
     assert [maps.levels.shape[1] for maps in found.maps] == [3, 3, 1, 1, 1]
     layers = model.attention_maps(images)
@@ -224,6 +267,45 @@ def test_what_is_drawn_is_what_was_found(monkeypatch: pytest.MonkeyPatch) -> Non
     np.testing.assert_allclose(drawn["draw_heads"][0][0], subject.found.attention.pooled[0].numpy())
     assert subject.found.layers is not None
     np.testing.assert_allclose(drawn["draw_matrix"][0][0], subject.found.layers.numpy())
+
+
+@pytest.mark.parametrize(("name", "expected"), [("vit", 2), ("vit-mean", 1), ("vit-max", 1)])
+def test_distances_are_one_picture_where_there_is_no_class_token(name: str, expected: int) -> None:
+    every = {drawing.name: drawing for drawing in drawings(looked(family(name)), None, None)}
+    assert len([each for each in every if each.startswith("distance")]) == expected
+    captions = " ".join(drawing.caption for drawing in every.values())
+    assert ("class token" in captions) == (expected == 2)
+    assert ("largest values" in every["rollout"].caption) == (name == "vit-max")
+
+
+@pytest.mark.usefixtures("sketched")
+def test_curves_and_layers_are_of_images_drawn_from_all_whatever_is_wrong(home: Path, tmp_path: Path) -> None:
+    source, model = Pictures(29), vitrail.load(home / "run")
+    made = vitrail.inspect(model, home / "images", count=4, drawn=11, out=tmp_path / "one")
+    numbers = draw_images(source, 11)
+    assert len({*numbers}) == 11
+    assert numbers not in (spread(29, 11).tolist(), list(range(11)))
+    many = np.array(draw_images(Pictures(400), 64))
+    assert (len(np.unique(many)), many.min() < 40, many.max() > 360) == (64, True, True)
+    assert np.bincount(many // 100).min() >= 8  # of 16 on average in every quarter
+    images = views_of(model, open_images(home / "images")["test"], numbers)[0].images
+    found = inspection.patch_agreement(model, images, [0.25, 0.75], change="drop")
+    said = made.numbers["dropped"]
+    assert (said["images"], made.numbers["layers_images"]) == (11, 11)
+    np.testing.assert_allclose([said["cosine"][1], said["cosine"][3]], found.cosine.numpy(), atol=1e-5)
+    np.testing.assert_allclose(said["same_interval"][3], found.same_interval[1].numpy(), atol=1e-5)
+    np.testing.assert_allclose(made.numbers["layers"], inspection.layer_similarity(model, images).numpy(), atol=1e-5)
+    assert (
+        vitrail.inspect(model, home / "images", count=9, search=0, drawn=11, out=tmp_path / "two").numbers["shifts"]
+        == made.numbers["shifts"]
+    )
+
+
+def test_a_large_model_is_shown_fewer_images() -> None:
+    small, large = vitrail.create("ViT-Ti/16", image_size=64), vitrail.create("ViT-B/16", depth=1)
+    assert (drawn_count(small), drawn_count(large)) == (64, 64)
+    large.config = replace(large.config, depth=12)  # counted, never run
+    assert (drawn_count(large), drawn_count(small, large)) == (12, 12)
 
 
 def test_large_grids_have_a_tile_for_some_of_their_patches() -> None:
@@ -438,6 +520,8 @@ def test_an_evaluation_links_to_where_the_model_looked(
     assert tables["accuracy"]["rows"][0][1] == f"{100 * numbers['accuracy']:.1f} %"
     assert {row[0] for row in tables["classes"]["rows"]} == {row["name"] for row in numbers["classes"] if row["images"]}
     assert (tmp_path / "predictions.csv").is_file()
+    assert document["headline"]["value"] == tables["accuracy"]["rows"][0][1]
+    assert [figure["id"] for figure in document["figures"] if figure["measured"]] == ["confusion", "reliability"]
 
 
 @pytest.mark.slow
@@ -517,3 +601,26 @@ def test_a_split_without_images_and_loose_images_are_told(
     assert "1 images that lie beside the folders of classes are not looked at" in " ".join(
         capsys.readouterr().err.split()
     )
+
+
+def test_a_run_shows_how_it_learned(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(home / "run", tmp_path / "run")
+    log = [
+        {"kind": "train", "step": 2, "loss": 2.5, "accuracy": 0.25, "learning_rate": 1e-3},
+        {"kind": "evaluation", "step": 2, "loss": 2.25, "accuracy": 0.375},
+        {"kind": "probe", "step": 2, "linear": 0.5},
+        {"kind": "train", "step": 4, "loss": 1.5, "accuracy": float("nan"), "learning_rate": 5e-4},
+    ]
+    lines = "".join(json.dumps(record) + "\n" for record in log)
+    (tmp_path / "run" / "log.jsonl").write_text(lines + '{"kind": "train", "st')  # killed while it was written
+    drawn: list[Any] = []
+    real = measured.draw_learning
+    monkeypatch.setattr("vitrail.figures.measured.draw_learning", lambda *given: drawn.append(given[0]) or real(*given))
+    made = vitrail.inspect(tmp_path / "run", out=tmp_path / "out")
+    assert made.figures[0].stem == "learning"
+    assert drawn[0] == [
+        ("loss", [("training", (2, 4), (2.5, 1.5), ()), ("validation", (2,), (2.25,), ())]),
+        ("accuracy", [("training", (2,), (0.25,), ()), ("validation", (2,), (0.375,), ())]),
+        ("learning rate", [("training", (2, 4), (1e-3, 5e-4), ())]),
+    ]
+    assert "learning" not in {path.stem for path in vitrail.inspect(home / "run", out=tmp_path / "other").figures}

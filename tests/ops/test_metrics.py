@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from sklearn import metrics as theirs
 
 from vitrail.ops import metrics
@@ -179,3 +180,11 @@ def test_models_that_agree_on_everything_are_not_told_apart() -> None:
     found = metrics.compare(same, same)
     assert (found.difference, found.p) == (0, 1)
     assert found.interval[0] < 0 < found.interval[1]
+
+
+def test_the_interval_of_a_mean_is_scipys() -> None:
+    for count in (2, 3, 4, 12, 64, 1000):
+        values = np.random.default_rng(count).normal(size=count)
+        expected = stats.t.interval(0.95, count - 1, values.mean(), stats.sem(values))
+        np.testing.assert_allclose(metrics.mean_interval(values), expected, rtol=3e-3 if count == 4 else 3e-4)
+    assert np.isnan(metrics.mean_interval(np.array([1.0]))).all()

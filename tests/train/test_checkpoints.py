@@ -249,8 +249,9 @@ def test_two_processes_do_not_train_in_one_folder(stopped: Path, monkeypatch: py
         pass
 
 
-def test_a_run_and_its_last_checkpoint_open_as_the_same_model(whole: Path) -> None:
-    one, other = vitrail.load(whole), vitrail.load(newest(whole))
+def test_a_run_and_its_best_checkpoint_open_as_the_same_model(whole: Path) -> None:
+    step = json.loads((whole / "summary.json").read_text())["result_step"]
+    one, other = vitrail.load(whole), vitrail.load(whole / "checkpoints" / f"step-{step:09d}")
     assert one.card.class_names == other.card.class_names == ("ant", "bee", "cat")
     for name, weights in one.state_dict().items():
         assert torch.equal(weights, other.state_dict()[name]), name
@@ -277,9 +278,11 @@ def test_with_patience_the_best_is_taken_and_one_that_is_damaged_said(runs: Runs
     assert f"the best was at step {best}: taking it" in ended.said
     weights = f"checkpoints/step-{best:09d}/weights.safetensors"
     assert (out / "weights.safetensors").read_bytes() == (out / weights).read_bytes()
-    assert json.loads((out / "summary.json").read_text())["step"] == best
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["step"], summary["result"], summary["result_step"]) == (last, "best", best)
     flip(other / weights)
     ended = runs([str(other) if part == str(out) else part for part in patient])
     assert ended.status == 0
     assert f"the best was at step {best}, which cannot be used; taking the last:" in ended.said
-    assert json.loads((other / "summary.json").read_text())["step"] == last
+    summary = json.loads((other / "summary.json").read_text())
+    assert (summary["result"], summary["result_step"]) == ("last", last)

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -403,25 +404,51 @@ def test_patience_ends_a_run_and_the_best_is_taken(
     monkeypatch.setattr(report, "note", notes.append)
     outcome = run(task(tmp_path / "run", source, config, val=images_of(3)), report)
     assert len(seen) == 5  # the second was the best, and equal is not better
-    assert (outcome.finished, outcome.step, outcome.steps) == (True, 4, 40)
+    assert (outcome.finished, outcome.step, outcome.steps) == (True, 10, 40)
+    assert (outcome.result, outcome.result_step) == ("best", 4)
     assert outcome.metrics == {"accuracy": 0.6, "count": 2}
     assert any("the best was at step 4: taking it" in note for note in notes)
     assert_same(vitrail.load(tmp_path / "run").state_dict(), seen[1])
 
 
-def test_without_patience_the_last_weights_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = iter([0.9, 0.1, 0.2])
+@pytest.mark.parametrize(
+    ("result", "accuracies", "losses", "taken"),
+    [
+        ("last", (0.9, 0.1, 0.2), (1, 1, 1), 2),
+        ("best", (0.9, 0.1, 0.2), (1, 1, 1), 0),
+        ("best", (0.4, 0.9, 0.9), (1, 3, 2), 2),  # of equals that of the least loss
+        ("best", (0.4, 0.9, 0.9), (1, 2, 3), 1),
+        ("best", (0.4, 0.9, 0.9), (1, 2, 2), 1),
+    ],
+)
+def test_the_result_is_the_best_weights_unless_the_last_are_asked_for(
+    result: str,
+    accuracies: tuple[float, ...],
+    losses: tuple[float, ...],
+    taken: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen: list[dict[str, Tensor]] = []
 
     def measure(model: Model, source: Source, *_: Any) -> Mapping[str, float]:
+        if len(source) == 5:  # the test images: measured once, with the weights that are taken
+            assert_same(dict(model.state_dict()), seen[taken])
+            return {"accuracy": 0.5, "loss": 7.0}
         seen.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
-        return {"accuracy": next(values)}
+        return {"accuracy": accuracies[len(seen) - 1], "loss": float(losses[len(seen) - 1])}
 
     monkeypatch.setattr("vitrail.train.prepare.measure_accuracy", measure)
-    config = training(steps=6, evaluate_every=2)
-    outcome = run(task(tmp_path / "run", images_of(24), config, val=images_of(3)), SILENT)
-    assert (outcome.step, outcome.metrics) == (6, {"accuracy": 0.2})
-    assert_same(vitrail.load(tmp_path / "run").state_dict(), seen[2])
+    config = training(steps=6, evaluate_every=2, result=result)
+    asked = task(tmp_path / "run", images_of(24), config, val=images_of(3))
+    asked = replace(asked, splits={**asked.splits, "test": images_of(5)})
+    outcome = run(asked, SILENT)
+    assert (outcome.step, outcome.result, outcome.result_step) == (6, result, 2 * taken + 2)
+    own = {"accuracy": accuracies[taken], "loss": losses[taken]}
+    assert outcome.metrics == {**own, "test_accuracy": 0.5, "test_loss": 7.0}
+    assert_same(vitrail.load(tmp_path / "run").state_dict(), seen[taken])
+    again = run(asked, SILENT)
+    assert (again.again, again.result, again.result_step) == (True, result, 2 * taken + 2)
 
 
 def test_fine_tuning_learns_eight_images_by_heart(tmp_path: Path) -> None:

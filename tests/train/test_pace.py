@@ -1,17 +1,26 @@
 """How many steps fit into a time."""
 
+import itertools
+import json
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from killed_runs import log
 
 from vitrail.cli import main
-from vitrail.config.recipes import recipe
+from vitrail.config.recipes import adjust, recipe
 from vitrail.data.open import open_data
+from vitrail.data.source import Batch
 from vitrail.errors import ConfigError
+from vitrail.runtime.reporter import SILENT
 from vitrail.train import pace
+from vitrail.train.loop import Plan, train_step
+from vitrail.train.run import run
+from vitrail.train.state import State
 from vitrail.train.task import Task
 
 
@@ -35,8 +44,9 @@ def task(out: Path, **changes: Any) -> Task:
 def pretend(monkeypatch: pytest.MonkeyPatch, seconds: float, probing: float = 0.0) -> list[Task]:
     asked: list[Task] = []
 
-    def trial(task: Task, probe: object) -> tuple[float, float]:
+    def trial(task: Task, probe: object, limit: float) -> tuple[float, float]:
         asked.append(task)
+        assert limit > 0
         return seconds, probing
 
     monkeypatch.setattr(pace, "_trial", trial)
@@ -66,11 +76,15 @@ def test_probes_are_taken_off(
 
 
 def test_too_little_time_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, 30.0)
+    pretend(monkeypatch, 130.0)
     with pytest.raises(
-        ConfigError, match=r"a step of 16 images takes 30\.0 seconds here; 2 minutes are too few\. Give"
+        ConfigError, match=r"a step of 16 images takes 130\.0 seconds here; 2 minutes are too few\. Give"
     ):
         pace.steps_within(task(tmp_path / "a"), 120)
+    pretend(monkeypatch, 30.0)  # perhaps of a busy machine: the run itself will tell
+    steps, why = pace.steps_within(task(tmp_path / "a"), 120)
+    assert steps == 10
+    assert why.startswith("a step of 16 images may take 30.0 seconds here: few fit")
 
 
 def test_a_trial_leaves_nothing_and_tells_a_steps_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,3 +164,86 @@ def test_several_processes_are_told_to_say_steps(
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert main(["finetune", "sample", "--out", str(tmp_path / "run"), "--minutes", "1"]) == 1
     assert "Give steps or epochs with torchrun" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_trial_ends_when_its_time_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def watched(plan: Plan, state: State, batch: Batch) -> bool:
+        made.append(len(batch.labels))
+        return train_step(plan, state, batch)
+
+    monkeypatch.setattr("vitrail.train.loop.train_step", watched)
+    each, _ = pace._trial(replace(task(tmp_path), training=replace(task(tmp_path).training, batch_size=400)), limit=0.0)
+    assert made == [8, 8, 8]  # images of a step: none of 400 is waited for
+    assert each > 0
+
+
+class Clock:
+    """A clock that goes as far as each step says."""
+
+    perf_counter, time, now = time.perf_counter, time.time, 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+
+    def slow(plan: Plan, state: State, batch: Batch) -> bool:
+        clock.now += 1.0 if state.step < 30 else 3.0
+        return train_step(plan, state, batch)
+
+    monkeypatch.setattr("vitrail.train.chores.time", clock)
+    monkeypatch.setattr("vitrail.train.loop.train_step", slow)
+    return clock
+
+
+def in_time(out: Path, **changes: Any) -> Task:
+    asked = task(out, validation_share=0.0, **changes)
+    training = adjust(asked.training, {"steps": 95, "save_every": 10, "log_every": 1, "warmup_steps": 10})
+    splits = {"train": asked.splits["train"]}
+    return replace(asked, training=training, splits=splits, until=100.0, seconds=100.0)
+
+
+def test_a_machine_that_slows_down_ends_in_time_with_its_schedule(tmp_path: Path, clock: Clock) -> None:
+    outcome = run(in_time(tmp_path / "run"), SILENT)
+    assert outcome.finished
+    assert 90 < clock.now <= 100
+    assert outcome.step == outcome.steps == 30 + round((clock.now - 30) / 3)
+    rates = [line["learning_rate"] for line in log(tmp_path / "run") if line["kind"] == "train"]
+    falls = [one - other for one, other in itertools.pairwise(rates[15:])]
+    assert min(falls) > 0  # after the warm-up it never rises,
+    assert max(falls) < 0.1 * max(rates)  # nor jumps,
+    assert rates[-1] < 0.05 * max(rates)  # and comes to its end
+    assert json.loads((tmp_path / "run" / "pace.json").read_text())["turns"]
+
+
+def test_a_resumed_run_follows_what_was_planned_to_the_bit(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(in_time(tmp_path / "whole"), SILENT)
+    clock.now = 0.0
+    killed = in_time(tmp_path / "run")
+    turns = json.loads((tmp_path / "whole" / "pace.json").read_text())["turns"]
+    after = next(step for step, _, _ in turns if step % 10 > 2)  # planned anew after the last checkpoint
+
+    def kill(record: Mapping[str, Any]) -> None:
+        if record["kind"] == "train" and record["step"] == after + 1:
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        run(killed, SILENT, callbacks=[kill])
+    kept = json.loads((tmp_path / "run" / "pace.json").read_text())["turns"]
+    assert kept == turns[: len(kept)]
+    (tmp_path / "run" / "pace.json").write_text(json.dumps({"used": 0.0, "turns": turns}))
+    saved = after // 10 * 10
+    clock.now = saved + 2.0 * max(saved - 30, 0)  # as it was then
+    again = run(killed, SILENT)
+    assert (again.step, again.steps) == (whole.step, whole.steps)
+    assert (tmp_path / "run" / "weights.safetensors").read_bytes() == (
+        tmp_path / "whole" / "weights.safetensors"
+    ).read_bytes()
+    assert log(tmp_path / "run") == log(tmp_path / "whole")

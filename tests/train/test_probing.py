@@ -148,7 +148,10 @@ def test_two_processes_probe_the_weights_that_they_save(
     probe, _ = open_probe(str(images), allow_pipe=False)
     assert probe is not None
     group = Group(device=torch.device("cpu"))
-    found = probe(vitrail.load(out), InferenceOptions(group=group, batch_size=4, bad_image_limit=0.1, cache=False))
+    found = probe(
+        vitrail.load(out / "checkpoints/step-000000012"),
+        InferenceOptions(group=group, batch_size=4, bad_image_limit=0.1, cache=False),
+    )
     assert {name: probes(out)[-1][name] for name in found} == pytest.approx(dict(found))
     assert steps_of(out)[-1] == 12
 

@@ -17,7 +17,8 @@ from vitrail.data.decode import ImageError, Pixels
 from vitrail.data.source import Source
 from vitrail.errors import DataError
 from vitrail.models import Model, create
-from vitrail.train.request import Choice, batch_for, choose, choose_recipe, middle_side, read_request
+from vitrail.train.choice import batch_for, choose, choose_recipe, middle_side
+from vitrail.train.request import Choice, read_request
 from vitrail.train.task import open_start
 
 

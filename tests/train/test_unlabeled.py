@@ -17,7 +17,7 @@ from vitrail.cli import main
 from vitrail.data.open import open_data
 from vitrail.data.source import Source
 from vitrail.errors import VitrailError
-from vitrail.train.request import choose
+from vitrail.train.choice import choose
 from vitrail.train.task import choose_parts
 
 Make = Callable[[Path], Path]

@@ -16,6 +16,7 @@ from vitrail.config import Grid, HybridStem, Learned2DPositions, LearnedPosition
 from vitrail.config.check import as_size, pair, whole
 from vitrail.config.fields import hints, mean, override, reach
 from vitrail.config.model import ViTConfig
+from vitrail.config.preprocessing import SAID, read_preprocessing
 from vitrail.config.words import suggest
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.files import fingerprint_of
@@ -53,6 +54,7 @@ class Request:
     grid: Grid | None = None
     keep_pre_logits: bool = False
     fields: Mapping[str, object] = field(default_factory=dict)
+    preprocessing: Mapping[str, Any] = field(default_factory=dict)  # fields of it
 
     @classmethod
     def of(cls, changes: Mapping[str, Any]) -> "Request":
@@ -62,6 +64,8 @@ class Request:
         for name, value in changes.items():
             if name in ANSWERS:
                 raise ConfigError(f"load has no option {name!r}. {ANSWERS[name]}")
+            if name in SAID:
+                continue
             meant = name if name in ARGUMENTS else OLD_WORDS.get(name) or mean(ViTConfig, {}, name)
             meant = OLD_WORDS.get(meant, meant)
             if meant in ARGUMENTS and value is None:
@@ -70,7 +74,7 @@ class Request:
                 known = "" if meant == name else f", which is {meant}"
                 hint = " Leave it out, or begin with a fresh model by its name, such as ViT-Ti/16."
                 if meant.partition(".")[0] not in hints(ViTConfig):
-                    hint = suggest(name, (*ARGUMENTS, *CHANGEABLE))
+                    hint = suggest(name, (*ARGUMENTS, *CHANGEABLE, *SAID))
                 raise ConfigError(f"load cannot change {name!r}{known}: the file decides.{hint}")
             if given.get(meant, False) is not False:
                 raise ConfigError(f"{said[meant]} and {name} are one, {meant}. Give it once.")
@@ -83,7 +87,7 @@ class Request:
             named["image_size"] = as_size(named["image_size"])
         if "grid" in named:
             named["grid"] = pair("grid", named["grid"], "(rows, cols) of the file's position table")
-        return cls(**named, fields=given)
+        return cls(**named, fields=given, preprocessing=read_preprocessing(changes))
 
     def target(self, old: ModelConfig) -> ModelConfig:
         """Give the configuration that is wanted of a file's."""
@@ -151,8 +155,8 @@ class ModelInMemory:
         weights = {name: tensor.detach().cpu().float().clone() for name, tensor in self.source.state_dict().items()}
         weights, said = adapt(weights, self.config, config, new_head=request.classes is not None)
         copy = assemble(config, weights).to(find_device(device)).eval()
-        preprocessing = card.preprocessing.for_channels(config.channels)
-        card = replace(card if request.classes is None else card.without_names(), preprocessing=preprocessing)
+        card = card if request.classes is None else card.without_names()
+        card = card.for_channels(config.channels).prepared(request.preprocessing, config.channels)
         copy.card = replace(card, metrics={}) if said else card
         return copy
 

@@ -1,39 +1,97 @@
 """Class names and preprocessing as other libraries write them beside their weights."""
 
+import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from vitrail.config import Card, ModelConfig, Preprocessing, Provenance, ViTConfig, decode
+from vitrail.checkpoint.layouts.base import NOTE
+from vitrail.config import Card, ModelConfig, Preprocessing, Provenance, ViTConfig, decode, encode
+from vitrail.config.check import texts
+from vitrail.config.preprocessing import AUTHORS, DECISIVE, IMAGENET
 from vitrail.errors import ConfigError
 
-# Published models of torchvision: normalised by ImageNet's statistics, the middle 224 of 256.
-IMAGENET = {"mean": (0.485, 0.456, 0.406), "deviation": (0.229, 0.224, 0.225)}
 PIL_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 
 
 def read_card(layout: str, config: ModelConfig, documents: Mapping[str, Any], provenance: Provenance) -> Card:
     """Read what is known beside the weights; what makes no sense there is as if it were not said."""
-    said, how, names = documents.get("config.json", {}), None, None
+    said, names = documents.get("config.json", {}), None
+    how, assumed = _from_note(documents.get("notes", {}))
     match layout:
-        case "google" | "vitrail":
-            how = Preprocessing()
         case "hf":
             names = _labels(said.get("id2label"), config)
-            how = _from_hf(documents.get("preprocessor_config.json", {}))
+            how = how or _from_hf(documents.get("preprocessor_config.json", {}))
         case "timm":
             listed = said.get("label_names")
             names = tuple(listed) if _fits(listed, config) else None
-            how = _from_timm(said.get("pretrained_cfg"))
-        case _:
-            how = Preprocessing(resize="crop", crop_share=0.875, **IMAGENET)  # pyright: ignore[reportArgumentType]
-            note = "ImageNet's mean and deviation, as torchvision's published weights have"
-            provenance = replace(provenance, inferred=(*provenance.inferred, note))
+            how = how or _from_timm(said.get("pretrained_cfg"))
     if how is None:
-        how, note = Preprocessing(), "the authors' preprocessing, pixels in [-1, 1], since the file says none"
-        provenance = replace(provenance, inferred=(*provenance.inferred, note))
-    return Card(provenance=provenance, class_names=names, preprocessing=how)
+        how, assumed = usual_preprocessing(layout, config.channels), DECISIVE
+    return Card(provenance=replace(provenance, assumed=assumed), class_names=names, preprocessing=how)
+
+
+def usual_preprocessing(layout: str, channels: int) -> Preprocessing:
+    """Give what is assumed of a file that says nothing: torchvision's published weights read as ImageNet's colors."""
+    return IMAGENET if layout == "torchvision" and channels == len(IMAGENET.mean) else AUTHORS
+
+
+def to_timm_config(config: ViTConfig, card: Card) -> dict[str, Any]:
+    """Give the config.json beside weights that timm opens, as local-dir:FOLDER: the model, classes, preprocessing."""
+    how, token = card.preprocessing, config.pooling == "token"
+    ratio = config.mlp_width / config.width
+    ratio = ratio if int(config.width * ratio) == config.mlp_width else (config.mlp_width + 0.5) / config.width
+    mean, deviation = (
+        list(values * (config.channels if len(values) == 1 else 1)) for values in (how.mean, how.deviation)
+    )
+    said = {
+        "architecture": "vit_base_patch16_224",  # any ViT of timm's, by these arguments
+        "num_classes": config.classes or 0,
+        "num_features": config.width,
+        "global_pool": "token" if token else "avg",
+        "model_args": {
+            "img_size": list(config.image_size),
+            "patch_size": config.stem.patch,
+            "in_chans": config.channels,
+            "embed_dim": config.width,
+            "depth": config.depth,
+            "num_heads": config.heads,
+            "mlp_ratio": ratio,  # whose product timm rounds down
+            "qkv_bias": config.qkv_bias,
+            "init_values": config.layer_scale,
+            "class_token": token,
+            "global_pool": "token" if token else "avg",
+            "fc_norm": False,
+        },
+        "pretrained_cfg": {
+            "input_size": [config.channels, *config.image_size],
+            "fixed_input_size": True,
+            "mean": mean,
+            "std": deviation,
+            "interpolation": how.interpolation,
+            "crop_pct": how.crop_share,
+            "crop_mode": "squash" if how.resize == "squash" else "center",
+            "num_classes": config.classes or 0,
+            "first_conv": "patch_embed.proj",
+            "classifier": "head",
+        },
+    }
+    return said if card.class_names is None else {**said, "label_names": list(card.class_names)}
+
+
+def to_note(config: ModelConfig, card: Card) -> dict[str, str]:
+    """Give the note of a safetensors file: the model, its preprocessing, and what of that is assumed."""
+    said = {"model": encode(config), "preprocessing": encode(card.preprocessing), "assumed": card.assumed}
+    return {NOTE: json.dumps(said)}
+
+
+def _from_note(notes: Mapping[str, str]) -> tuple[Preprocessing | None, tuple[str, ...]]:
+    """Read the preprocessing of our own note, and what of it was assumed; nothing where there is none."""
+    with suppress(ValueError, RecursionError, KeyError, TypeError, ConfigError):
+        said = json.loads(notes[NOTE])
+        return decode(said["preprocessing"], Preprocessing), texts("assumed", said["assumed"])
+    return None, ()
 
 
 def to_hf_processor(how: Preprocessing, config: ViTConfig) -> dict[str, Any]:

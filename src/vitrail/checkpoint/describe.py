@@ -17,6 +17,7 @@ from vitrail.config import Card, Grid, ModelConfig, ViTConfig, name_of
 from vitrail.errors import CheckpointError
 
 LARGE = 1e4  # of a weight
+PIECE = 1 << 23  # numbers that are measured at once
 
 
 def describe(
@@ -45,7 +46,7 @@ def describe(
             title=opened.layout.title if opened else None,
             model=name_of(config) if config else None,
             config=config,
-            card=opened.card() if opened else Card(),
+            card=opened.card().prepared(hints.preprocessing, opened.found.config.channels) if opened else Card(),
             reason=reason,
             odd=tuple(_oddities(tensors, config)),
             tensors=tensors,
@@ -66,6 +67,22 @@ def _measure(archive: Archive, rows: list[Row]) -> Iterator[TensorStatistics]:
 
 
 def _numbers(tensor: Tensor) -> dict[str, Any]:
+    """Measure a tensor, a piece at a time where it is large, so that it takes little memory beside its own."""
+    pieces = [(len(piece), _measure_piece(piece)) for piece in tensor.flatten().split(PIECE)]
+    if len(pieces) == 1:
+        return pieces[0][1]
+    known = [(size - found["not_finite"], found) for size, found in pieces if "mean" in found]
+    wrong = {"not_finite": sum(found["not_finite"] for _, found in pieces)}
+    if not known:
+        return wrong
+    total = sum(count for count, _ in known)
+    mean, zeros = (sum(count * found[name] for count, found in known) / total for name in ("mean", "zeros"))
+    square = sum(count * (found["deviation"] ** 2 + found["mean"] ** 2) for count, found in known) / total
+    bounds = {"low": min(found["low"] for _, found in known), "high": max(found["high"] for _, found in known)}
+    return {**wrong, "mean": mean, "deviation": max(square - mean**2, 0.0) ** 0.5, "zeros": zeros, **bounds}
+
+
+def _measure_piece(tensor: Tensor) -> dict[str, Any]:
     numbers = tensor.flatten().to(torch.promote_types(tensor.dtype, torch.float32))
     finite = torch.isfinite(numbers)
     wrong = int(numbers.numel() - finite.sum())

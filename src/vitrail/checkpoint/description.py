@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.config import Card, ModelConfig, Provenance, ViTConfig, encode, name_of
+from vitrail.errors import harmless
 
 PARTS = ("embedding", "convolutions", "class token", "positions", "attention", "MLPs", "norms", "hidden", "head")
 SHOWN = 20  # tensors of a file that was not recognised
@@ -82,6 +83,7 @@ class Description:
             **{name: list(notes) for name, notes in _notes(self.card.provenance).items()},
             "class_names": None if self.card.class_names is None else list(self.card.class_names),
             "preprocessing": encode(self.card.preprocessing),
+            "assumed": list(self.card.assumed),
             "metrics": dict(self.card.metrics),
             "odd": list(self.odd),
             "reason": self.reason,
@@ -101,7 +103,7 @@ class Description:
             table += [f"and {len(self.tensors) - len(shown)} more"] if len(shown) < len(self.tensors) else []
         else:
             table = _table("parameters", self._parts())
-        return "\n".join([*_labelled(labelled), "", *table])
+        return harmless("\n".join([*_labelled(labelled), "", *table]))
 
     __str__ = text
 
@@ -137,8 +139,9 @@ class Description:
             yield "classes", ", ".join(card.class_names[:6]) + (", ..." if len(card.class_names) > 6 else "")
         if card.provenance:
             how = card.preprocessing
-            mean, deviation = (" ".join(f"{value:g}" for value in values) for values in (how.mean, how.deviation))
-            yield "preprocessing", f"{how.resize}, {how.interpolation}; mean {mean}, deviation {deviation}"
+            yield "preprocessing", f"{how.resize}, {how.interpolation}; {how.levels()}"
+            if (assumption := card.assumption(config.image_size)) is not None:
+                yield "assumed", assumption
         if card.metrics:
             yield "metrics", ", ".join(f"{name} {value:g}" for name, value in card.metrics.items())
 
@@ -188,7 +191,7 @@ class Written:
         for name in ("inferred", "changed", "left_out", "lost", "note"):
             labelled[name.replace("_", " ")] = _first(said[name])
         labelled["wrote"] = (f"{self.path} ({self.layout}, {self.parameters:,} parameters)",)
-        return "\n".join(_labelled(labelled))
+        return harmless("\n".join(_labelled(labelled)))
 
 
 def together(tensors: Sequence[TensorStatistics]) -> TensorStatistics:

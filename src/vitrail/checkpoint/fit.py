@@ -1,6 +1,6 @@
 """Whether a layout can hold a model: what would be lost, and what can be done about it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -9,8 +9,18 @@ import torch
 
 from vitrail.checkpoint.adapt import Weights
 from vitrail.checkpoint.layouts.base import Dialect, Layout
-from vitrail.config import BiTConfig, HybridStem, LearnedPositions, ModelConfig, ViTConfig
+from vitrail.config import (
+    BiTConfig,
+    HybridStem,
+    LearnedPositions,
+    ModelConfig,
+    RelativePositions,
+    Resampling,
+    ViTConfig,
+    encode,
+)
 from vitrail.errors import CheckpointError
+from vitrail.models.position_kinds import build_positions
 
 Cure = Callable[[ModelConfig, Weights], tuple[ModelConfig, Weights]]
 
@@ -20,33 +30,51 @@ class Misfit(NamedTuple):
 
     what: str
     cure: Cure | None
+    loses: bool = True  # or the file gives the same logits all the same
 
 
 def fit(
-    config: ModelConfig, weights: Weights, layout: Layout, dialect: Dialect, *, lossy: bool
-) -> tuple[ModelConfig, Weights, tuple[str, ...]]:
-    """Give the model as the layout holds it, with what is lost; anything lost is refused unless it may be."""
-    found = check_fit(config, layout, dialect, lossy=lossy)
+    config: ModelConfig, weights: Weights, layout: Layout, dialect: Dialect, *, lossy: bool, others: Iterable[Layout]
+) -> tuple[ModelConfig, Weights, list[Misfit]]:
+    """Give the model as the layout holds it, with what was done for that; a loss is refused unless it may be."""
+    found = check_fit(config, layout, dialect, lossy=lossy, others=others)
     for misfit in found:
         assert misfit.cure is not None
         config, weights = misfit.cure(config, weights)
-    return config, weights, tuple(misfit.what for misfit in found)
+    return config, weights, found
 
 
-def check_fit(config: ModelConfig, layout: Layout, dialect: Dialect, *, lossy: bool) -> list[Misfit]:
-    """Give what would be lost where it may be; refuse it otherwise, and what cannot be written at all."""
+def check_fit(
+    config: ModelConfig, layout: Layout, dialect: Dialect, *, lossy: bool, others: Iterable[Layout]
+) -> list[Misfit]:
+    """Give what would be changed, or lost where it may be; refuse what may not be, and what cannot be written at all.
+
+    A refusal names the layouts that hold the model.
+    """
     found = [] if layout.name == "vitrail" else list(misfits(config, layout, dialect))
-    lost = "; ".join(misfit.what for misfit in found)
     if stuck := [misfit.what for misfit in found if misfit.cure is None]:
         raise CheckpointError(
-            f"the layout {layout.name} cannot hold this model: {'; '.join(stuck)}. Take the layout vitrail, which can."
+            f"the layout {layout.name} cannot hold this model: {'; '.join(stuck)}. {_holding(config, others)}"
         )
-    if found and not lossy:
+    lost = [misfit.what for misfit in found if misfit.loses]
+    if lost and not lossy:
         raise CheckpointError(
-            f"the layout {layout.name} would lose something of this model: {lost}. Take the layout vitrail, which "
-            "loses nothing, or say that it may: lossy=True."
+            f"the layout {layout.name} would lose something of this model: {'; '.join(lost)}. "
+            f"{_holding(config, others)} Or say that it may lose that: lossy=True."
         )
     return found
+
+
+def _holding(config: ModelConfig, layouts: Iterable[Layout]) -> str:
+    """Say which layouts hold all of a model, and which most of it."""
+    whole, partly = ["vitrail"], []
+    for layout in layouts:
+        found = list(misfits(config, layout, layout.dialect(config))) if layout.name != "vitrail" else None
+        if found is not None and all(misfit.cure for misfit in found):
+            (partly if any(misfit.loses for misfit in found) else whole).append(layout.name)
+    most = f" ({' and '.join(partly)} would with lossy=True)" if partly else ""
+    several = "layouts" if len(whole) > 1 else "layout"
+    return f"Take the {several} {' or '.join(whole)}, which can{most}."
 
 
 def misfits(config: ModelConfig, layout: Layout, dialect: Dialect) -> Iterator[Misfit]:
@@ -67,8 +95,12 @@ def misfits(config: ModelConfig, layout: Layout, dialect: Dialect) -> Iterator[M
     if config.norm != "pre" or config.attention != "full" or config.causal:
         blocks = f"norm={config.norm}, attention={config.attention}, causal={config.causal}"
         yield Misfit(f"its blocks have {blocks}", None)
-    if not isinstance(config.positions, LearnedPositions) or config.positions.at != "stem":
-        yield Misfit(f"its positions are {config.positions}, not one learned table before the first layer", None)
+    if isinstance(config.positions, RelativePositions) or getattr(config.positions, "at", "stem") != "stem":
+        yield Misfit(f"its positions are {config.positions}, not one table before the first layer", None)
+    elif not isinstance(config.positions, LearnedPositions):
+        kind = encode(config.positions)["kind"]
+        what = f"its positions ({kind}) are written as a table, which other image sizes resample"
+        yield Misfit(what, partial(tabulate, resampling=holds.resampling), loses=False)
     if config.pooling not in holds.poolings:
         yield Misfit(f"its pooling is {config.pooling}, and the layout has {', '.join(holds.poolings)} alone", None)
     if not holds.rectangles and config.grid[0] != config.grid[1]:
@@ -96,6 +128,24 @@ def family_of(config: ModelConfig) -> str:
     if isinstance(config, BiTConfig):
         return "bit"
     return "hybrid" if isinstance(config.stem, HybridStem) else "vit"
+
+
+def tabulate(config: ModelConfig, weights: Weights, *, resampling: Resampling) -> tuple[ModelConfig, Weights]:
+    """Write the positions that are added before the first layer, of whatever kind, as the table that they come to.
+
+    The table has single precision at least, as the model computes it.
+    """
+    assert isinstance(config, ViTConfig)
+    mine = {name: tensor for name, tensor in weights.items() if name.startswith("positions.")}
+    like = weights["norm.bias"]
+    like = like.to(torch.promote_types(like.dtype, torch.float32))
+    positions = build_positions(config).to(like)
+    positions.load_state_dict({name.removeprefix("positions."): tensor for name, tensor in mine.items()})
+    with torch.no_grad():
+        table = positions.add(like.new_zeros(1, config.tokens, config.width), 0, config.grid)[0]
+    kept = {name: tensor for name, tensor in weights.items() if name not in mine}
+    changed = replace(config, positions=LearnedPositions(resampling=resampling))
+    return changed, kept | {"positions.table.0": table.clone()}
 
 
 def fold_layer_scale(config: ModelConfig, weights: Weights) -> tuple[ModelConfig, Weights]:

@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from vitrail.checkpoint.adapt import ModelInMemory, Request, Weights, adapt, assemble, compare
-from vitrail.checkpoint.archives.base import Archive, Headers, open_archive
+from vitrail.checkpoint.archives.base import Archive, Headers, open_archive, refusing
+from vitrail.checkpoint.archives.foreign import ADAPTERS, MODELS, name_model
 from vitrail.checkpoint.cards import read_card
 from vitrail.checkpoint.layouts import google, hf, timm, torchvision
 from vitrail.checkpoint.layouts.base import Found, Layout, Row
 from vitrail.checkpoint.run_folder import OWN, RUN_FILES, WEIGHTS, Location, locate, read_run_card
 from vitrail.config import Card, Grid, ModelConfig, Provenance
-from vitrail.errors import CheckpointError, ConfigError, ShapeError
+from vitrail.errors import CheckpointError, ConfigError, ShapeError, harmless
 from vitrail.files import verify_sums
 from vitrail.models import Model, find_device
 
@@ -53,7 +54,9 @@ def load(
 
     `image_size` resamples the positions; `classes` gives a new zero head and drops a pre-training layer unless
     `keep_pre_logits`; `patch` and `channels` resize the first layer; `grid` is the (rows, cols) of the file's position
-    table; other fields are those of `CHANGEABLE`. `model.card` says what was recognised, inferred and left out.
+    table; other fields are those of `CHANGEABLE`. What a file does not say of its images is assumed, and said, unless
+    you give it: `preprocessing="imagenet"` (a name, a Preprocessing or its fields), `mean`, `deviation`, `resize`,
+    `crop_share`, `interpolation`. `model.card` says what was recognised, inferred, assumed and left out.
     """
     changes: dict[str, Any] = {"image_size": image_size, "classes": classes, "patch": patch, "channels": channels}
     changes |= {"grid": grid, "keep_pre_logits": keep_pre_logits, **fields}
@@ -114,8 +117,9 @@ class Recognized:
         """Read what belongs to the weights; a part that cannot be read is refused in a run folder of ours."""
         config, location = self.found.config, self.location
         if location.run is not None:
-            return read_run_card(location.run, config.classes)
-        return read_card(self.layout.name, config, location.documents, self.provenance)
+            return read_run_card(location.run, config.classes).for_channels(config.channels)
+        documents = {**location.documents, "notes": self.archive.notes}
+        return read_card(self.layout.name, config, documents, self.provenance).for_channels(config.channels)
 
 
 def recognize(location: Location, archive: Archive, hints: Request) -> Recognized:
@@ -129,11 +133,16 @@ def recognize(location: Location, archive: Archive, hints: Request) -> Recognize
             found = layout.infer(Headers(entries, prefix), hints, documents)
         except (ConfigError, ShapeError) as error:
             raise CheckpointError(f"the file's shapes make no model: {error}") from error
+        except CheckpointError as error:
+            if adapter := name_model(entries, ADAPTERS):
+                raise CheckpointError(f"the file is {adapter}.") from error
+            raise
         return Recognized(location=location, archive=archive, layout=layout, found=found)
     some, titles = ", ".join(sorted(entries)[:4]), ", ".join(layout.title for layout in LAYOUTS.values())
+    what = f" It looks like {what}." if (what := name_model(entries, ADAPTERS | MODELS)) else ""
     raise CheckpointError(
         f"the file is no ViT, hybrid or BiT in any layout that is known: {titles}; got {len(entries)} tensors such "
-        f"as {some}."
+        f"as {some}.{what}"
     )
 
 
@@ -195,7 +204,7 @@ class Checkpoint:
         model = assemble(config, weights).to(target).eval()
         model.card = card
         if card.provenance is not None:
-            _log(card.provenance)
+            _log(card.provenance, card.assumption(config.image_size))
         return model
 
     def read(
@@ -214,17 +223,20 @@ class Checkpoint:
             with self.verifying():
                 old, new = opened.found.config, request.target(opened.found.config)
                 card = opened.card()
+                provenance = card.provenance or opened.provenance
+                card = replace(card, provenance=provenance)
                 if request.classes is not None:  # those of the old head are no longer the model's
                     card = card.without_names()
+                card = card.for_channels(new.channels).prepared(request.preprocessing, new.channels)
                 check(new, card)
                 weights = read_weights(opened, dtype)
                 weights, changes = adapt(weights, old, new, new_head=request.classes is not None)
         changes = (*changes, *request.settings(old, new))
-        if old.channels != new.channels:
-            card = replace(card, preprocessing=card.preprocessing.for_channels(new.channels))
-        provenance = card.provenance or opened.provenance
-        card = replace(card, provenance=replace(provenance, changes=(*provenance.changes, *changes)))
-        came = replace(opened.provenance, inferred=provenance.inferred, changes=changes)
+        assert card.provenance is not None
+        every = (*card.provenance.changes, *changes)
+        done, before = every[len(provenance.changes) :], provenance.inferred
+        card = replace(card, provenance=replace(card.provenance, changes=every))
+        came = replace(opened.provenance, inferred=before, changes=done, assumed=card.assumed)
         return ModelParts(new, weights, replace(card, metrics={}) if changes else card, came)
 
     def _check_open(self) -> None:
@@ -235,9 +247,11 @@ class Checkpoint:
     def named(self) -> Iterator[None]:
         """Put the file's name before a refusal that lacks it."""
         try:
-            yield
+            with refusing(self.location.weights):
+                yield
         except CheckpointError as error:
-            if any(str(path) in str(error) for path in (self.location.weights, self.location.run) if path):
+            known = (self.location.weights, self.location.run)
+            if any(harmless(str(path)) in str(error) for path in known if path):
                 raise
             raise CheckpointError(f"{self.location.weights}: {error}") from error
 
@@ -303,11 +317,14 @@ def is_finite(tensor: Tensor) -> bool:
     return bool(torch.isfinite(low) & torch.isfinite(high))
 
 
-def _log(provenance: Provenance) -> None:
-    """Say what was recognised and inferred; what was left out more loudly."""
-    logger.info("%s: %s, %s", provenance.source, provenance.layout, provenance.container)
+def _log(provenance: Provenance, assumption: str | None) -> None:
+    """Say what was recognised and inferred; what was assumed of the images and what was left out more loudly."""
+    source = harmless(provenance.source)
+    logger.info("%s: %s, %s", source, provenance.layout, provenance.container)
     for note in (*provenance.inferred, *provenance.changes):
-        logger.info("%s: %s", provenance.source, note)
+        logger.info("%s: %s", source, harmless(note))
+    if assumption is not None:
+        logger.warning("%s: %s", source, harmless(assumption))
     if left_out := provenance.left_out:
-        some = ", ".join(left_out[:4]) + (", ..." if len(left_out) > 4 else "")
-        logger.warning("%s: left out, since the model has no place for it: %s", provenance.source, some)
+        some = harmless(", ".join(left_out[:4])) + (", ..." if len(left_out) > 4 else "")
+        logger.warning("%s: left out, since the model has no place for it: %s", source, some)

@@ -1,5 +1,6 @@
 """From what a person names to files on this machine, and our own run folder: what is in it, read and written."""
 
+import errno
 import json
 import os
 import re
@@ -13,24 +14,26 @@ from torch import Tensor
 
 from vitrail.checkpoint.adapt import Request
 from vitrail.checkpoint.archives.base import Entry, Headers, read_safetensors, write_safetensors
+from vitrail.checkpoint.cards import to_note
 from vitrail.checkpoint.layouts.base import NOTE, Dialect, Found, Holds, Layout, Row, read_note
 from vitrail.checkpoint.layouts.codecs import SAME
-from vitrail.config import Card, ModelConfig, Preprocessing, Provenance, ViTConfig, decode, encode, names
+from vitrail.config import Card, ModelConfig, Preprocessing, Provenance, ViTConfig, decode, encode
 from vitrail.config.check import number, texts
+from vitrail.config.given import check_weights
 from vitrail.config.objective import Objective
+from vitrail.config.zoo import BOX, boxed
 from vitrail.errors import CheckpointError, ConfigError
-from vitrail.files import SUMS, fetch, fetch_repository, write_bytes, write_sums
+from vitrail.files import SUMS, fetch, fetch_repository, home_path, parse_json, read_json, write_bytes, write_sums
 from vitrail.models import skeleton
 from vitrail.ops.cost.counts import parameters
 
-BOX = Path(__file__).parents[1] / "box"  # models that come with the package, a run folder each
 FORMAT = "vitrail run folder"  # what config.json of ours says that it is
 WEIGHTS = "weights.safetensors"
 OBJECTIVE = "objective.safetensors"  # what predicts from a model that learns without labels
 BEGUN, SAVED = "training.json", "checkpoints"  # of a run: what was asked, and the folder of its checkpoints
 STEP = re.compile(r"step-(\d{9,})")
 RUN_FILES = ("config.json", WEIGHTS, OBJECTIVE, "preprocessing.json", "classes.json", "provenance.json")
-RUN_FILES += ("metrics.json", SUMS)
+RUN_FILES += ("metrics.json", "calibration.json", SUMS)
 HF_FILES = ("config.json", "model.safetensors", "preprocessor_config.json")
 DOCUMENTS = ("config.json", "preprocessor_config.json")  # of others, beside their weights
 DEEPEST = 32  # levels
@@ -69,14 +72,10 @@ def locate(name: object) -> Location:
         path = fetch(source)
         source = source.partition("#")[0]
     else:
-        path = Path(source).expanduser()
+        path = home_path(source)
     try:
         if not path.exists():
-            fresh = f"{source} is a fresh model, which knows nothing yet. Give a checkpoint: a file, a run folder"
-            raise CheckpointError(
-                (fresh if source in names() else f"there is no file {path}. Check the path")
-                + f"; a name on the Hugging Face hub is hf:OWNER/NAME, and in the box there is {', '.join(boxed())}."
-            )
+            check_weights(source)
         if path.is_dir():
             return _in_folder(path, source)
         if path.name == WEIGHTS and is_run(path.parent):
@@ -85,11 +84,6 @@ def locate(name: object) -> Location:
         return Location(source=source, weights=path, documents=documents)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}.") from error
-
-
-def boxed() -> tuple[str, ...]:
-    """Name the models that come with the package."""
-    return tuple(sorted(path.parent.name for path in BOX.glob("*/config.json")))
 
 
 def is_run(folder: Path) -> bool:
@@ -102,32 +96,17 @@ def is_run(folder: Path) -> bool:
 
 def read_document(path: Path) -> dict[str, Any]:
     """Read a JSON object of a likely size."""
-    if not path.is_file():
-        raise CheckpointError(f"{path} is no plain file.")
-    if path.stat().st_size > LARGEST_DOCUMENT:
-        raise CheckpointError(f"{path} is too large for a configuration: {path.stat().st_size:,} bytes.")
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        document = read_json(path, most=LARGEST_DOCUMENT, deepest=DEEPEST)
+    except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise CheckpointError(f"{path} is too large for a configuration: {error.strerror}.") from error
+        raise CheckpointError(f"cannot read {path}: {error.strerror or error}. Copy or download it again.") from error
+    except ValueError as error:
         raise CheckpointError(f"{path} is no JSON: {error}. Copy or download it again.") from error
     if not isinstance(document, dict):
         raise CheckpointError(f"{path} must hold a JSON object; it holds a {type(document).__name__}.")
-    if _depth(document) > DEEPEST:
-        raise CheckpointError(f"{path} is nested more than {DEEPEST} deep, as no configuration is.")
     return document
-
-
-def _depth(document: object) -> int:
-    """Count how deep lists and objects lie in each other."""
-    depth, layer = 0, [document]
-    while layer := [
-        inner
-        for item in layer
-        if isinstance(item, dict | list)
-        for inner in (item.values() if isinstance(item, dict) else item)
-    ]:
-        depth += 1
-    return depth
 
 
 def checkpoints_of(run: Path) -> list[Path]:
@@ -176,6 +155,8 @@ def read_run_card(folder: Path, classes: int | None) -> Card:
                 parts[part] = decode(read_document(path), kind)
         if (path := folder / "metrics.json").is_file():
             parts["metrics"] = {name: number(f"metric {name}", value) for name, value in read_document(path).items()}
+        if (path := folder / "calibration.json").is_file():
+            parts["temperature"] = number("temperature", read_document(path).get("temperature"))
         card = Card(**parts)
     except ConfigError as error:
         raise CheckpointError(f"{folder}: {error} Copy the folder again.") from error
@@ -207,8 +188,10 @@ def write_run(
         documents["provenance.json"] = encode(card.provenance)
     if card.metrics:
         documents["metrics.json"] = dict(card.metrics)
+    if card.temperature != 1:
+        documents["calibration.json"] = {"temperature": card.temperature}
     write_documents(folder, documents)
-    write_safetensors(folder / WEIGHTS, tensors, {NOTE: json.dumps({"model": encode(config)})})
+    write_safetensors(folder / WEIGHTS, tensors, to_note(config, card))
     if predictor is None:
         return [*documents, WEIGHTS]
     note = {"objective": encode(predictor.objective)}
@@ -223,7 +206,7 @@ def read_predictor(folder: Path) -> Predictor | None:
         return None
     tensors, notes = read_safetensors(path)
     try:
-        return Predictor(decode(json.loads(notes[NOTE])["objective"], Objective, "objective"), tensors)
+        return Predictor(decode(parse_json(notes[NOTE])["objective"], Objective, "objective"), tensors)
     except (KeyError, TypeError, ValueError, ConfigError) as error:
         raise CheckpointError(f"{path} does not say what it predicts: {error!r}. Copy it again.") from error
 
@@ -238,6 +221,14 @@ def renew_run(
         if name not in names:
             (folder / name).unlink(missing_ok=True)
     write_sums(folder, names)
+
+
+def calibrate_run(folder: Path, temperature: float) -> None:
+    """Write a temperature into the card of a run folder, in place of an earlier one."""
+    write_documents(folder, {"calibration.json": {"temperature": temperature}})
+    if (folder / SUMS).is_file():
+        names = {line.split("  ", 1)[1] for line in (folder / SUMS).read_text().splitlines()}
+        write_sums(folder, names | {"calibration.json"})
 
 
 def write_documents(folder: Path, documents: Mapping[str, Any]) -> None:

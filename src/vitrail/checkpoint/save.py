@@ -1,9 +1,9 @@
 """`vitrail.save` and conversion: models and weights out again, in any layout that can hold them."""
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,21 +12,21 @@ from vitrail.checkpoint.adapt import Request, Weights
 from vitrail.checkpoint.archives.base import Entry, Headers, write_safetensors
 from vitrail.checkpoint.archives.npz import write_npz
 from vitrail.checkpoint.archives.pth import write_pth
-from vitrail.checkpoint.cards import to_hf_processor
+from vitrail.checkpoint.cards import to_hf_processor, to_note, to_timm_config, usual_preprocessing
 from vitrail.checkpoint.description import Written
 from vitrail.checkpoint.fit import check_fit, fit, fold_class_position
-from vitrail.checkpoint.layouts.base import NOTE, Dialect, Found, Layout
+from vitrail.checkpoint.layouts.base import Dialect, Found, Layout
 from vitrail.checkpoint.layouts.hf import config_document
 from vitrail.checkpoint.load import LAYOUTS, is_finite, open_checkpoint
 from vitrail.checkpoint.run_folder import HF_FILES, RUN_FILES, write_documents, write_run
-from vitrail.config import Card, Grid, LearnedPositions, ModelConfig, Provenance, ViTConfig, encode
+from vitrail.config import Card, Grid, LearnedPositions, ModelConfig, PatchStem, Provenance, ViTConfig
 from vitrail.errors import CheckpointError, ConfigError
-from vitrail.files import check_replaceable, new_folder, write_sums, writing
+from vitrail.files import check_replaceable, home_path, new_folder, write_sums, writing
 from vitrail.models import Model
 
 SUFFIXES = {"google": (".npz",), "timm": (".safetensors", ".pth", ".pt", ".bin")}
 SUFFIXES["torchvision"] = SUFFIXES["timm"]
-FOLDERS = ("hf", "vitrail")
+FOLDERS = {"hf": HF_FILES, "vitrail": RUN_FILES, "timm": ("config.json", "model.safetensors")}  # timm: or a file
 PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -41,7 +41,8 @@ def save(
 ) -> Written:
     """Write a model in a layout: vitrail and hf are folders, google is .npz, timm and torchvision .safetensors or .pth.
 
-    What the layout cannot hold is refused unless `lossy`. `card` goes with it where the layout has a place for it.
+    timm without such an ending is a folder that timm opens, whose config.json says classes and preprocessing. What the
+    layout cannot hold is refused unless `lossy`. `card` goes with it where the layout has a place for it.
     """
     if not isinstance(model, Model):
         raise ConfigError(f"expected a model of Vitrail; got {type(model).__name__}.")
@@ -78,18 +79,22 @@ def convert(
     replaces what is there; `dtype` is the precision to write: float32, float16 or bfloat16.
     """
     chosen = _find_layout(layout)
-    check_target(path, chosen, overwrite=overwrite)
+    target = check_target(path, chosen, overwrite=overwrite)
     if dtype is not None and dtype not in PRECISIONS:
         raise ConfigError(f"dtype must be one of {', '.join(PRECISIONS)}; got {dtype!r}.")
     changes = {"image_size": image_size, "classes": classes, "patch": patch, "channels": channels, "grid": grid}
     request = Request.of({**changes, "keep_pre_logits": keep_pre_logits, **fields})
+    precision = None if dtype is None else PRECISIONS[dtype]
     with open_checkpoint(source) as checkpoint:
         config, weights, card, came = checkpoint.read(
             request,
-            None if dtype is None else PRECISIONS[dtype],
-            lambda new, known: check_fit(new, chosen, _dialect(chosen, new, known), lossy=lossy),
+            precision,
+            lambda new, known: check_fit(
+                new, chosen, _dialect(chosen, new, known, target), lossy=lossy, others=LAYOUTS.values()
+            ),
         )
-    return write(config, weights, card, path, layout=layout, lossy=lossy, overwrite=overwrite, came=came)
+    how: dict[str, Any] = {"layout": layout, "lossy": lossy, "overwrite": overwrite}
+    return write(config, weights, card, path, **how, came=came, dtype=precision)
 
 
 def write(
@@ -102,15 +107,18 @@ def write(
     lossy: bool,
     overwrite: bool,
     came: Provenance | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Written:
     """Write weights in our names in a layout, in the dialect that they came in where it is the same layout."""
     chosen = _find_layout(layout)
     target = check_target(path, chosen, overwrite=overwrite)
     if card.class_names is not None and len(card.class_names) != config.classes:
         raise ConfigError(f"{len(card.class_names)} class names for {config.classes} classes. Give one for each.")
-    dialect = _dialect(chosen, config, card)
-    config, weights, lost = fit(config, weights, chosen, dialect, lossy=lossy)
-    dialect = _dialect(chosen, config, card)
+    dialect = _dialect(chosen, config, card, target)
+    config, weights, done = fit(config, weights, chosen, dialect, lossy=lossy, others=LAYOUTS.values())
+    if dtype is not None:  # of what was made to fit too
+        weights = {name: tensor.to(dtype) for name, tensor in weights.items()}
+    dialect = _dialect(chosen, config, card, target)
     theirs = to_layout(config, weights, chosen, dialect)
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -121,18 +129,24 @@ def write(
                 write_sums(temporary)
         case "hf":
             assert isinstance(config, ViTConfig)
-            dtype = str(next(iter(theirs.values())).dtype).removeprefix("torch.")
+            word = str(next(iter(theirs.values())).dtype).removeprefix("torch.")
             documents = {
-                "config.json": config_document(config, card.class_names) | {"dtype": dtype},
+                "config.json": config_document(config, card.class_names) | {"dtype": word},
                 "preprocessor_config.json": to_hf_processor(card.preprocessing, config),
             }
             with new_folder(target, overwrite=overwrite, ours=HF_FILES) as temporary:
                 write_documents(temporary, documents)
                 write_safetensors(temporary / "model.safetensors", theirs, {})
+        case "timm" if not target.suffix:
+            assert isinstance(config, ViTConfig)
+            document = to_timm_config(config, card)
+            with new_folder(target, overwrite=overwrite, ours=FOLDERS["timm"]) as temporary:
+                write_documents(temporary, {"config.json": document})
+                write_safetensors(temporary / "model.safetensors", theirs, to_note(config, card))
         case "google":
             write_npz(target, theirs)
         case _ if target.suffix == ".safetensors":
-            write_safetensors(target, theirs, {NOTE: json.dumps({"model": encode(config)})})
+            write_safetensors(target, theirs, to_note(config, card))
         case _:
             write_pth(target, theirs)
     return Written(
@@ -140,8 +154,8 @@ def write(
         layout=layout,
         config=config,
         came=came,
-        lost=lost,
-        notes=tuple(_notes(config, card, chosen, dialect)),
+        lost=tuple(misfit.what for misfit in done if misfit.loses),
+        notes=(*(misfit.what for misfit in done if not misfit.loses), *_notes(config, card, chosen, dialect, target)),
         parameters=sum(tensor.numel() for tensor in weights.values()),
     )
 
@@ -168,11 +182,18 @@ def to_layout(config: ModelConfig, weights: Weights, layout: Layout, dialect: Di
     return theirs | {name: torch.stack([layers[i] for i in range(len(layers))]) for name, layers in stacks.items()}
 
 
-def _notes(config: ModelConfig, card: Card, layout: Layout, dialect: Dialect) -> Iterator[str]:
+def _notes(config: ModelConfig, card: Card, layout: Layout, dialect: Dialect, target: Path) -> Iterator[str]:
     """Say what the file does not say and a reader needs: nothing of it changes a logit at the model's own size."""
+    if (assumption := card.assumption(config.image_size)) is not None:
+        yield assumption
     if layout.name == "vitrail":
         return
-    if layout.name != "hf" and isinstance(config, ViTConfig):
+    says_all = is_folder(layout, target)  # in a document beside the weights
+    how, noted = card.preprocessing, target.suffix == ".safetensors"
+    if not says_all and how != usual_preprocessing(layout.name, config.channels):
+        only = "but Vitrail's own reader finds it: " if noted else "tell its reader: "
+        yield f"the layout has no place for the preprocessing, {only}{how.levels()}, {how.framing()}"
+    if not says_all and isinstance(config, ViTConfig):
         yield from _unsaid(config, layout, dialect)
     if isinstance(config, ViTConfig) and isinstance(config.positions, LearnedPositions):
         theirs = layout.holds.resampling
@@ -182,7 +203,9 @@ def _notes(config: ModelConfig, card: Card, layout: Layout, dialect: Dialect) ->
         yield "transformers' preprocessing squashes images, where this model's crops them"
     if layout.name == "hf" and config.classes is None and config.representation == getattr(config, "width", None):
         yield "transformers' ViTModel adds a pooler of random weights: load it with add_pooling_layer=False"
-    if card.class_names and layout.name != "hf":
+    if card.temperature != 1:
+        yield f"the layout has no place for the temperature, {card.temperature:.4g}: its probabilities are uncalibrated"
+    if card.class_names and not says_all:
         yield "the layout has no place for the class names"
 
 
@@ -200,17 +223,22 @@ def _unsaid(config: ViTConfig, layout: Layout, dialect: Dialect) -> Iterator[str
         yield f"from the tensors alone a reader takes a grid of {found.grid}: tell it grid={config.grid}"
 
 
+def is_folder(layout: Layout, target: Path) -> bool:
+    """Tell whether a layout is written as a folder; of timm, that is what has no ending."""
+    return layout.name in FOLDERS and (layout.name != "timm" or not target.suffix)
+
+
 def check_target(path: str | os.PathLike[str], layout: Layout, *, overwrite: bool) -> Path:
     """Refuse a name that does not fit the layout or is taken, before any work; give the path."""
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         raise ConfigError(f"expected a path to write to; got {path!r}.")
-    target = Path(path).expanduser()
-    if layout.name in FOLDERS:
+    target = home_path(path)
+    if is_folder(layout, target):
         if target.suffix in (".npz", ".safetensors", ".pth", ".pt", ".bin"):
             raise ConfigError(
                 f"the layout {layout.name} is a folder; got {target}. Give a name without {target.suffix}."
             )
-        check_replaceable(target, overwrite=overwrite, ours=RUN_FILES if layout.name == "vitrail" else HF_FILES)
+        check_replaceable(target, overwrite=overwrite, ours=FOLDERS[layout.name])
         return target
     if target.suffix not in SUFFIXES[layout.name]:
         endings = " or ".join(SUFFIXES[layout.name])
@@ -222,15 +250,19 @@ def check_target(path: str | os.PathLike[str], layout: Layout, *, overwrite: boo
     return target
 
 
-def _dialect(layout: Layout, config: ModelConfig, card: Card) -> Dialect:
+def _dialect(layout: Layout, config: ModelConfig, card: Card, target: Path) -> Dialect:
     """Speak the layout as the weights' own file did where it can hold them so, or as its library does today."""
     usual = dict(layout.dialect(config))
     came = card.provenance
+    if layout.name == "timm" and is_folder(layout, target):  # timm itself opens no other
+        if not isinstance(config, ViTConfig) or not isinstance(config.stem, PatchStem):
+            raise ConfigError("a folder for timm holds a plain ViT. Give a file that ends in .safetensors or .pth.")
+        return usual
     if came is None or came.layout != layout.name or not isinstance(came.dialect, Mapping):
         return usual
-    spoken = {name: value for name, value in came.dialect.items() if name in usual}
-    if layout.name == "hf" and spoken.get("prefix") != usual["prefix"]:  # transformers opens no other
-        return usual
+    spoken = usual | {name: value for name, value in came.dialect.items() if name in usual}
+    if layout.name == "hf" and any(spoken[name] != usual[name] for name in ("prefix", "head")):
+        return usual  # transformers opens no other
     return spoken if _is_understood(layout, config, spoken) else usual
 
 

@@ -1,7 +1,11 @@
 """The `vitrail` program: its commands, how each calls its function, and how its errors look."""
 
+import contextlib
 import functools
 import inspect
+import io
+import os
+import select
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -13,14 +17,16 @@ import typer
 
 import vitrail
 from vitrail.cli.options import READERS
-from vitrail.cli.render import in_flags, same_again, show, show_error
-from vitrail.config import read_settings, row
+from vitrail.cli.render import TRACEBACK, in_flags, same_again, say, show, show_bug, show_error
+from vitrail.config import read_model_settings
+from vitrail.config.given import check_usage
 from vitrail.errors import ConfigError, VitrailError
 from vitrail.runtime.reporter import reporting
 
 # Where each command is; two words are a command of a group.
 COMMANDS = {
     "bench": "data",
+    "calibrate": "measuring",
     "convert": "checkpoints",
     "demo": "training",
     "describe": "checkpoints",
@@ -28,41 +34,49 @@ COMMANDS = {
     "fewshot": "measuring",
     "inspect": "measuring",
     "finetune": "training",
+    "models": "listing",
     "plan": "plan",
     "predict": "predict",
     "pretrain": "training",
+    "recipes": "listing",
     "transfer": "training",
     "verify": "measuring",
     "vtab": "training",
     "data check": "data",
     "data pack": "data",
 }
+BUG, UNREAD = 70, 141  # exit statuses: of software's own failures (sysexits.h), and of a pipe that was closed
 GROUPS = {"data": "Check a data set, or pack it into arrays."}
 # Options of earlier versions and of other programs, without their dashes: they work, and no help shows them.
 WORDS = {"limit": "bad-image-limit", "neighbours": "knn", "output-dir": "out", "output": "out", "topk": "top"}
 WORDS |= {"num-workers": "workers", "dataloader-num-workers": "workers", "img-size": "image-size"}
+WORDS |= {"std": "deviation", "crop-pct": "crop-share"}
 # Commands of other programs, and what does that here.
 OTHERS = {"train": "finetune", "fit": "finetune", "eval": "evaluate", "test": "evaluate", "validate": "evaluate"}
 OTHERS |= {"classify": "predict", "infer": "predict", "embed": "predict", "inference": "predict"}
 SHORT = {"-b": "--batch-size", "-j": "--workers"}
-# A name that every part of a model is in, so that any field of a checkpoint's can be read.
-EVERY_PART = "R50+ViT-B/16"
+
+
+def read_flags(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Read what the flags of a command say as arguments of its function; what they leave open is left out."""
+    options = {**given, **given.get("options", {})}
+    return {
+        name: READERS[name](name, value) if name in READERS and isinstance(value, str) else value
+        for name, value in options.items()
+        if value not in (None, []) and name not in ("options", "as_json")
+    }
 
 
 def call(verb: str | Callable[..., Any], given: Mapping[str, Any]) -> Any:  # noqa: ANN401
     """Call a public function with what the flags of its command say; what they leave open is left to it."""
-    options = {**given, **given.get("options", {})}
-    said = {name: value for name, value in options.items() if value not in (None, [])}
-    quiet = said.pop("quiet", None)
-    arguments: dict[str, Any] = {
-        name: READERS[name](name, value) if name in READERS and isinstance(value, str) else value
-        for name, value in said.items()
-        if name not in ("options", "as_json")
-    }
+    arguments = read_flags(given)
+    quiet = arguments.pop("quiet", None)
+    if isinstance(verb, str):
+        check_usage(verb, arguments)  # before torch is loaded
     function = getattr(import_module(vitrail._HOMES[verb]), verb) if isinstance(verb, str) else verb
     takes = inspect.signature(function).parameters
     if "settings" in arguments and "settings" not in takes:
-        fields = read_settings(*row(EVERY_PART), arguments.pop("settings"))
+        fields = read_model_settings(arguments.pop("settings"))
         if twice := fields.keys() & arguments.keys():
             raise ConfigError(f"{twice.pop()} is given twice, as an option and as a setting. Give it once.")
         arguments |= fields
@@ -89,7 +103,7 @@ def said_command() -> str:
 
 
 def _shield(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn what Vitrail refuses into one clear line and an exit status; any other error is a bug and shows itself."""
+    """Turn what Vitrail refuses into one clear line and an exit status; `main` answers for any other error."""
 
     @functools.wraps(command)
     def shielded(*args: object, **options: object) -> None:
@@ -98,10 +112,14 @@ def _shield(command: Callable[..., None]) -> Callable[..., None]:
         except VitrailError as error:
             show_error(in_flags(str(error), command))
             raise typer.Exit(1) from error
+        except BrokenPipeError as error:
+            if not _nobody_reads():
+                raise
+            raise typer.Exit(UNREAD) from error
         except KeyboardInterrupt as error:
             show_error(str(error) or "interrupted.")
             if str(error) or command.__name__ in ("transfer", "vtab"):  # what was done is kept
-                typer.echo(same_again(), err=True)
+                say(same_again(), err=True)
             raise typer.Exit(130) from error
 
     return shielded
@@ -115,7 +133,9 @@ def _in_our_words(program: Any, words: list[str]) -> list[str]:  # noqa: ANN401
         raise SystemExit(2)
     while rest and rest[0] in getattr(command, "commands", {}):
         command = command.commands[rest.pop(0)]
-    known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)} | {
+        "--help"
+    }
     found = words[: len(words) - len(rest)]
     while rest:
         flag, equals, value = (word := SHORT.get(rest[0], rest[0])).partition("=")
@@ -157,7 +177,7 @@ def _version(asked: bool) -> bool:
     if asked:
         from importlib.metadata import version
 
-        typer.echo(f"vitrail {vitrail.__version__} (torch {version('torch')}, Python {sys.version.split()[0]})")
+        say(f"vitrail {vitrail.__version__} (torch {version('torch')}, Python {sys.version.split()[0]})")
         raise typer.Exit
     return asked
 
@@ -171,13 +191,45 @@ def _options(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program and give its exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    """Run the program and give its exit status.
+
+    0 done, 1 failed, 2 wrong usage, 70 a bug, 130 interrupted, 141 where nobody reads on (`| head`).
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):  # what a terminal's encoding lacks is shown as its number
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         program = typer.main.get_command(make_app())
-        program(_in_our_words(program, list(sys.argv[1:] if arguments is None else arguments)), prog_name="vitrail")
+        program(_in_our_words(program, words), prog_name="vitrail")
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else int(done.code is not None)
     except KeyboardInterrupt:
         show_error("interrupted.")
         return 130
+    except Exception as error:
+        if os.environ.get(TRACEBACK, "") not in ("", "0"):
+            raise
+        show_bug(_name_of(words), error)
+        return BUG
     return 0
+
+
+def _nobody_reads() -> bool:
+    """Tell whether whoever read standard output closed it; what is left for it is then thrown away."""
+    try:
+        watched = select.poll()
+        watched.register(sys.stdout.fileno(), 0)
+        closed = any(event & select.POLLERR for _, event in watched.poll(0))
+    except (OSError, ValueError, AttributeError):  # it is no pipe; or a system without this call
+        closed = False
+    if closed:
+        with contextlib.suppress(OSError):  # Python writes what is left when it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return closed
+
+
+def _name_of(words: Sequence[str]) -> str:
+    """Give the command that was asked for, as it is typed."""
+    two = " ".join(words[:2])
+    return "vitrail" if not words else f"vitrail {two if two in COMMANDS else words[0]}"

@@ -1,24 +1,19 @@
 """`vitrail describe` and `vitrail convert`: what a file of weights is, and weights from any layout to another."""
 
 import json
-from typing import Annotated
-
-import typer
+from typing import Annotated, Any
 
 from vitrail.cli.app import call
-from vitrail.cli.options import Grid, Json, Weights, argument, option
-from vitrail.cli.render import show
-from vitrail.runtime.reporter import harmless, reporting
+from vitrail.cli.options import Grid, Json, Said, Weights, argument, option, preparing, with_options_of
+from vitrail.cli.render import say, show
+from vitrail.runtime.reporter import reporting
 
 TrainedSize = Annotated[
     str | None, option("Pixels that it was trained on, where its positions need it.", metavar="SIDE|HxW")
 ]
-Settings = Annotated[
-    list[str] | None, option("What the file leaves open, such as heads=6.", "--set", metavar="FIELD=VALUE")
-]
 Tensors = Annotated[bool, option("List every tensor.", "--tensors")]
 Target = Annotated[
-    str, argument("OUT", "vitrail and hf: a folder; google: .npz; timm, torchvision: .safetensors, .pth.")
+    str, argument("OUT", "vitrail, hf, timm: a folder; google: .npz; timm, torchvision: .safetensors, .pth.")
 ]
 Layout = Annotated[str, option("google, timm, hf, torchvision or vitrail.")]
 Lossy = Annotated[bool, option("Write although the layout cannot hold all; says what is lost.", "--lossy")]
@@ -37,7 +32,7 @@ def describe(
     path: Weights,
     image_size: TrainedSize = None,
     grid: Grid = None,
-    settings: Settings = None,
+    settings: Said = None,
     tensors: Tensors = False,
     as_json: Json = False,
 ) -> None:
@@ -45,9 +40,10 @@ def describe(
     given = {"path": path, "image_size": image_size, "grid": grid, "settings": settings}
     with reporting() as report, report.working("reading"):
         found = call("describe", given)
-    typer.echo(json.dumps(found.document(), indent=2) if as_json else harmless(found.text(tensors=tensors)))
+    say(json.dumps(found.document(), indent=2) if as_json else found.text(tensors=tensors))
 
 
+@with_options_of(preparing)
 def convert(
     source: Weights,
     path: Target,
@@ -61,8 +57,9 @@ def convert(
     channels: Channels = None,
     grid: Grid = None,
     dtype: Dtype = None,
-    settings: Settings = None,
+    settings: Said = None,
     as_json: Json = False,
+    **options: Any,  # noqa: ANN401
 ) -> None:
     """Read weights in any layout and write them in another; numbers stay as they are unless an option changes them."""
     given = locals()

@@ -6,7 +6,7 @@ import typer
 
 from vitrail.cli.app import answer
 from vitrail.cli.options import Data, Json, Limit, Pipe, Quiet, argument, option
-from vitrail.runtime.reporter import harmless
+from vitrail.cli.render import say
 
 Out = Annotated[str, argument("OUT", "The folder to write.")]
 Sheet = Annotated[
@@ -16,6 +16,7 @@ Split = Annotated[str | None, option("The split to pack.", default="all of them,
 ImageSize = Annotated[str, option("Size of the packed images, in pixels.", metavar="SIDE|HxW")]
 Channels = Annotated[int, option("3 for color, 1 for gray.")]
 Overwrite = Annotated[bool, option("Replace OUT where it is a packed folder.", "--overwrite")]
+Mirrored = Annotated[bool, option("Also find copies that were mirrored.", "--mirrored")]
 Unlabeled = Annotated[bool, option("Also read images without a label.", "--unlabeled")]
 What = Annotated[str, argument("WHAT", "data: how fast images are decoded and cropped, compared with Pillow.")]
 
@@ -28,18 +29,19 @@ def bench(what: What, quiet: Quiet = False, as_json: Json = False) -> None:
 def check(
     data: Data,
     sheet: Sheet = None,
+    mirrored: Mirrored = False,
     unlabeled: Unlabeled = False,
     allow_pipe: Pipe = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Find what cannot be decoded, duplicates, leaks between splits, misnamed files, odd sizes and imbalance.
+    """Find what cannot be decoded, copies and near-copies, leaks between splits, misnamed files, odd sizes, imbalance.
 
-    The exit status is 1 where something would spoil a run: damage, a leak, or one image with two labels.
+    The exit status is 1 where something would spoil a run: damage, a copy or near-copy in two splits, two labels.
     """
     found = answer("check_data", locals())
     if sheet is not None and not as_json:
-        typer.echo(f"contact sheet: {harmless(sheet)}")
+        say(f"contact sheet: {sheet}")
     if not found.is_clean:
         raise typer.Exit(1)
 

@@ -42,13 +42,78 @@ Out = Annotated[str | None, option("Also write the results to this folder.", met
 Pipe = Annotated[bool, option("Allow a pipe: source to run its command.", "--allow-pipe")]
 Precision = Annotated[str, option("Number format of the model: float32 or bfloat16.")]
 Quiet = Annotated[bool, option("Print nothing but errors and the result.", "--quiet")]
+Said = Annotated[
+    list[str] | None,
+    option(
+        "What the file leaves open of its model: model.heads=4, model.grid=14x10, model.activation=gelu.",
+        "--set",
+        metavar="FIELD=VALUE",
+    ),
+]
 Side = Annotated[
     int | None, option("Resize images to this many pixels a side.", metavar="SIDE", default="the model's own size")
 ]
+Prepared = Annotated[
+    str | None,
+    option(
+        "How the model reads images: authors, imagenet, clip, zero-one, mnist, cifar10, cifar100.",
+        metavar="NAME",
+        default="as its file says; else assumed, and said",
+    ),
+]
+Mean = Annotated[
+    str | None, option("Mean of levels from 0 to 1: one, or one for each channel.", metavar="NUMBER,...", default=False)
+]
+Deviation = Annotated[str | None, option("Their standard deviation.", metavar="NUMBER,...", default=False)]
+Resize = Annotated[
+    str | None, option("squash: both sides to the size; crop: the shorter side, then the middle.", metavar="WORD")
+]
+Crop = Annotated[
+    float | None, option("Share of the resized side that the middle keeps.", "--crop", "--crop-share", metavar="SHARE")
+]
+TrainingCrop = Annotated[
+    float | None, option("Share of the resized side that evaluation keeps.", "--crop-share", metavar="SHARE")
+]
+Interpolation = Annotated[str | None, option("nearest, bilinear, bicubic or lanczos.", metavar="WORD")]
 Split = Annotated[str | None, option("The split to take.", default="test, else val, else the only one")]
 Workers = Annotated[int | None, option("Processes that decode images.", default="as many as suit the machine")]
 
 
+def preparing(
+    preprocessing: Prepared = None,
+    mean: Mean = None,
+    deviation: Deviation = None,
+    resize: Resize = None,
+    crop_share: Crop = None,
+    interpolation: Interpolation = None,
+) -> None:
+    """Share how images are prepared for a model."""
+
+
+def training_preparing(
+    preprocessing: Prepared = None,
+    mean: Mean = None,
+    deviation: Deviation = None,
+    resize: Resize = None,
+    crop_share: TrainingCrop = None,
+) -> None:
+    """Share how images are prepared where a model is trained: there, `crop` is how it augments."""
+
+
+def with_options_of(shared: Callable[..., None]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command, beside its own options and in place of its `**options`, those of another."""
+
+    def extend(command: Callable[..., None]) -> Callable[..., None]:
+        own, others = (inspect.signature(each).parameters for each in (command, shared))
+        parameters = [each for each in own.values() if each.kind is not each.VAR_KEYWORD]
+        parameters += [each.replace(kind=each.KEYWORD_ONLY) for each in others.values() if each.name not in own]
+        vars(command)["__signature__"] = inspect.Signature(parameters)
+        return command
+
+    return extend
+
+
+@with_options_of(preparing)
 def measuring(
     batch_size: Batch = None,
     workers: Workers = None,
@@ -56,24 +121,13 @@ def measuring(
     precision: Precision = "float32",
     bad_image_limit: Limit = 0.01,
     fresh: Fresh = False,
+    settings: Said = None,
     allow_pipe: Pipe = False,
     quiet: Quiet = False,
     as_json: Json = False,
+    **options: Any,  # noqa: ANN401
 ) -> None:
     """Share the options of the commands that measure a model."""
-
-
-def with_options_of(shared: Callable[..., None]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command, in place of its `**options`, those of another."""
-
-    def extend(command: Callable[..., None]) -> Callable[..., None]:
-        own, others = (inspect.signature(each).parameters for each in (command, shared))
-        parameters = [each for each in own.values() if each.name not in others and each.kind is not each.VAR_KEYWORD]
-        parameters += [each.replace(kind=each.KEYWORD_ONLY) for each in others.values()]
-        vars(command)["__signature__"] = inspect.Signature(parameters)
-        return command
-
-    return extend
 
 
 def read_pair(option: str, text: str) -> object:
@@ -96,5 +150,13 @@ def read_list(option: str, text: str) -> object:
         raise ConfigError(f"--{option} must be numbers with commas between them; got {text!r}.") from error
 
 
-LISTS: dict[str, Callable[[str], object]] = {"probes": str, "rates": float, "seeds": int, "shots": int, "tasks": str}
+LISTS: dict[str, Callable[[str], object]] = {
+    "deviation": float,
+    "mean": float,
+    "probes": str,
+    "rates": float,
+    "seeds": int,
+    "shots": int,
+    "tasks": str,
+}
 READERS = {"grid": read_pair, "image_size": read_pair} | dict.fromkeys(LISTS, read_list)

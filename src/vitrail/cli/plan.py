@@ -3,10 +3,9 @@
 import json
 from typing import Annotated
 
-import typer
-
 from vitrail.cli.app import call
 from vitrail.cli.options import Json, argument, option
+from vitrail.cli.render import say
 from vitrail.errors import ConfigError
 
 Models = Annotated[list[str], argument("MODEL...", "Names such as ViT-B/16 or BiT-R50x1.")]
@@ -46,8 +45,8 @@ def plan(
     plans = [call("plan", {**given, "model": model}) for model in models]
     if as_json:
         documents = [made.document() for made in plans]
-        typer.echo(json.dumps(documents if compare else documents[0], indent=2))
+        say(json.dumps(documents if compare else documents[0], indent=2))
     else:
         from vitrail.verbs.plan import side_by_side
 
-        typer.echo(side_by_side(plans))
+        say(side_by_side(plans))

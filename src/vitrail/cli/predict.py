@@ -4,15 +4,27 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitrail.cli.app import call
-from vitrail.cli.options import Batch, Device, Json, Precision, Quiet, Workers, argument, option
-from vitrail.cli.render import show_error
+from vitrail.cli.app import call, read_flags
+from vitrail.cli.options import (
+    Batch,
+    Device,
+    Json,
+    Precision,
+    Quiet,
+    Said,
+    Workers,
+    argument,
+    option,
+    preparing,
+    with_options_of,
+)
+from vitrail.cli.render import say, show_error
+from vitrail.config.given import check_usage
 from vitrail.errors import ConfigError, DataError
-from vitrail.runtime.reporter import harmless
 
 if TYPE_CHECKING:
     from vitrail.verbs.predictions import Predictions
@@ -27,6 +39,7 @@ Embed = Annotated[
 Size = Annotated[str | None, option("Of the images.", metavar="SIDE|HxW", default="the model's own")]
 
 
+@with_options_of(preparing)
 def predict(
     model: Checkpoint,
     images: Images,
@@ -38,8 +51,10 @@ def predict(
     workers: Workers = None,
     device: Device = None,
     precision: Precision = "float32",
+    settings: Said = None,
     quiet: Quiet = False,
     as_json: Json = False,
+    **options: Any,  # noqa: ANN401
 ) -> None:
     """Classify images: for each the most probable classes.
 
@@ -59,6 +74,7 @@ def predict(
     if as_json and csv == "-":
         raise ConfigError("--json and --csv - both want standard output. Give --csv a file, or leave one of them out.")
     given = {name: value for name, value in locals().items() if name not in ("csv", "embed")}
+    check_usage("predict", read_flags(given))
     from vitrail.verbs.predict import embeddings
     from vitrail.verbs.predictions import FEATURES, Embeddings, check_file, save_features
 
@@ -76,7 +92,7 @@ def predict(
     if embed is not None:
         save_features(embed, found)
     if isinstance(found, Embeddings):
-        typer.echo(f"{len(found.names):,} images, {found.features.shape[1]:,} features each: {harmless(str(embed))}")
+        say(f"{len(found.names):,} images, {found.features.shape[1]:,} features each: {embed}")
     else:
         show(found, model, csv, as_json=as_json)
     for name, reason in found.failed:
@@ -92,12 +108,12 @@ def show(found: "Predictions", checkpoint: str, csv: str | None, *, as_json: boo
     if csv not in (None, "-"):
         found.save_csv(csv)
     if as_json:
-        typer.echo(json.dumps({"model": checkpoint, **found.document()}, indent=2))
+        say(json.dumps({"model": checkpoint, **found.document()}, indent=2))
     elif csv == "-":
-        typer.echo(found.csv(), nl=False)
+        typer.echo(found.csv(), nl=False)  # bytes
     else:
         for line in found.table():
-            typer.echo(line)
+            say(line)
 
 
 def read_paths(images: Sequence[str]) -> Iterator[str]:

@@ -16,13 +16,16 @@ from rich.console import Console
 from rich.text import Text
 from typer.models import OptionInfo
 
-from vitrail.runtime.reporter import harmless
+from vitrail.config import FILE_FIELDS
+from vitrail.errors import harmless, shortened
+
+TRACEBACK = "VITRAIL_TRACEBACK"  # the variable that asks for a bug's traceback
 
 # A keyword in a message: overwrite=True; with a word before it that says what to do: Set precision=float32.
 KEYWORD = re.compile(
-    r"""(?<![\w./'"-])((?i:set|take|give|or|with)\ )?  # what to do
+    r"""(?<![\w./'"-])((?i:set|take|give|say|or|with)\ )?  # what to do
     ([a-z_]\w*(?:\.\w+)*)                            # the name
-    =(\.\.\.|[^\s;,()]*[^\s;,().])                  # the value, without the end of a sentence
+    =(\.\.\.|\(\w+,\ \w+\)|[^\s;,()]*[^\s;,().])  # the value, without the end of a sentence
     (?![\w/='"-])""",
     re.VERBOSE,
 )
@@ -50,9 +53,11 @@ def in_flags(message: str, command: Callable[..., None]) -> str:
     flags = flags_of(command)
 
     def flag(found: re.Match[str]) -> str:
-        word, name, value = found[1] or "", found[2], found[3]
+        word, name, value = found[1] or "", found[2], found[3].strip("()").replace(", ", "x")  # (14, 10) is 14x10
         if name in flags:
             return word + flags[name] + (f" {value}" if value != "True" else "")
+        if name in FILE_FIELDS and "settings" in flags:
+            return f"{word}--set model.{name}={value}"
         if word and "settings" in flags:
             return {"Set ": "Give ", "set ": "give "}.get(word, word) + f"--set {name}={value}"
         return found[0]
@@ -66,10 +71,27 @@ def show_error(message: str) -> None:
     Console(stderr=True, soft_wrap=True).print(Text.assemble(("error: ", "bold red"), harmless(message)))
 
 
+def say(text: str, *, err: bool = False) -> None:
+    """Print words for people: all that a command prints goes through here, and nothing in it drives a terminal."""
+    typer.echo(harmless(text), err=err)
+
+
+def show_bug(command: str, error: BaseException) -> None:
+    """Say in a line that something failed that nobody foresaw, and what to do."""
+    kind, reason = type(error).__name__, " ".join(shortened(str(error), 300).split())
+    what = f"{command} failed with {kind}" + (f": {reason}" if reason else "")
+    cure = (
+        "More memory is needed than there is: try a smaller batch, image size or file."
+        if isinstance(error, MemoryError)
+        else "That is a bug in Vitrail. Please report it, with this line, in the issue tracker of the project."
+    )
+    show_error(f"{what.rstrip('.')}. {cure} To see where it happened, run it again with {TRACEBACK}=1 set.")
+
+
 def show(found: Found, *, as_json: bool) -> None:
     """Print what a function found: one JSON document for a program, its own words for people."""
     if is_main():
-        typer.echo(json.dumps(found.document(), indent=2) if as_json else harmless(str(found)))
+        say(json.dumps(found.document(), indent=2) if as_json else str(found))
 
 
 def is_main() -> bool:
@@ -85,4 +107,4 @@ def program() -> str:
 
 def same_again() -> str:
     """Say that the same command resumes."""
-    return f"The same command resumes: {harmless(shlex.join([program(), *sys.argv[1:]]))}"
+    return f"The same command resumes: {shlex.join([program(), *sys.argv[1:]])}"

@@ -8,14 +8,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vitrail.cli.app import answer, call
-from vitrail.cli.options import Data, Device, Json, Pipe, Quiet, Workers, argument, option, with_options_of
-from vitrail.cli.render import is_main, program, same_again, show
-from vitrail.runtime.reporter import harmless
+from vitrail.cli.options import (
+    Data,
+    Device,
+    Json,
+    Pipe,
+    Quiet,
+    Workers,
+    argument,
+    option,
+    training_preparing,
+    with_options_of,
+)
+from vitrail.cli.render import is_main, program, same_again, say, show
+from vitrail.config.given import usual_out
+from vitrail.errors import harmless
 
 if TYPE_CHECKING:
     from vitrail.verbs.training import Run
 
-AnyModel = Annotated[str | None, option("A name such as ViT-B/16, or a checkpoint.", metavar="NAME|FILE")]
+AnyModel = Annotated[
+    str | None, option("A checkpoint; or a name such as ViT-B/16, for a fresh model.", metavar="FILE|NAME")
+]
 Model = Annotated[str, option("A checkpoint; or a name such as ViT-B/16, for a fresh model.", metavar="FILE|NAME")]
 Out = Annotated[
     str | None,
@@ -60,6 +74,7 @@ Select = Annotated[bool, option("Train on 800 images and measure on 200, without
 Shapes = Annotated[bool, option("Instead, print the shape of one image at every step through a fresh ViT.", "--shapes")]
 
 
+@with_options_of(training_preparing)
 def training(
     steps: Steps = None,
     batch_size: Batch = None,
@@ -70,6 +85,7 @@ def training(
     compile: Compile = None,
     quiet: Quiet = False,
     as_json: Json = False,
+    **options: Any,  # noqa: ANN401
 ) -> None:
     """Share the options of the commands that train."""
 
@@ -89,9 +105,10 @@ def finetune(
     allow_pipe: Pipe = False,
     **options: Any,  # noqa: ANN401
 ) -> None:
-    """Train on your images: a checkpoint with a new head, or a fresh model where none is given.
+    """Train on your images: from a checkpoint with a new head, or a fresh model by its name.
 
-    With nothing but the images, values are chosen for them and said. The same command again resumes where it stopped.
+    With nothing but the images, the model in the box and all values are chosen for them, and said.
+    The same command again resumes where it stopped.
     """
     _train("finetune", locals())
 
@@ -160,30 +177,28 @@ def demo(
     if shapes:
         stories = demo_shapes(seed)
         if as_json:
-            typer.echo(json.dumps([story.document() for story in stories], indent=2))
+            say(json.dumps([story.document() for story in stories], indent=2))
         else:
-            typer.echo("\n\n".join(map(str, stories)))
-            typer.echo("For one image. Next, in Python: vitrail.create('ViT-B/16', classes=10)")
+            say("\n\n".join(map(str, stories)))
+            say("For one image. Next, in Python: vitrail.create('ViT-B/16', classes=10)")
         return
     found = call("demo", given)
     show(found, as_json=as_json and found.finished)
     if not found.finished:
-        typer.echo(same_again(), err=True)
+        say(same_again(), err=True)
         raise typer.Exit(130)
     if not as_json:
         one, other = (shlex.quote(harmless(str(made.folder))) for made in found.runs.values())
-        typer.echo(f"Next:\n  {program()} evaluate {one} sample --against {other}")
-        typer.echo(f"  {program()} fewshot {BOX} sample\n  {program()} finetune photos/ --model {BOX}")
+        say(f"Next:\n  {program()} evaluate {one} sample --against {other}")
+        say(f"  {program()} fewshot {BOX} sample\n  {program()} finetune photos/ --model {BOX}")
 
 
 def _train(verb: str, given: Mapping[str, Any]) -> None:
     """Train, print how the run ended and what to type next; exits with 130 where it was interrupted."""
-    from vitrail.verbs.training import usual_out
-
     given = {**given, **given["options"], "options": {}}
     run = call(verb, {**given, "out": given["out"] or usual_out(verb, given["data"])})
     if is_main() and given["as_json"]:
-        typer.echo(json.dumps(run.document(), indent=2))
+        say(json.dumps(run.document(), indent=2))
     elif is_main():
         _print_run(run, given["data"], given["probe"])
     if not run.finished:
@@ -192,7 +207,7 @@ def _train(verb: str, given: Mapping[str, Any]) -> None:
 
 def _print_run(run: "Run", data: str, probe: str | None) -> None:
     if not run.finished:
-        typer.echo(f"interrupted at step {run.step:,} of {run.steps:,}, and saved.\n{same_again()}")
+        say(f"interrupted at step {run.step:,} of {run.steps:,}, and saved.\n{same_again()}")
         return
     out = harmless(str(run.folder))
     typer.secho(f"{'finished before' if run.again else 'finished'}: {out}", bold=True)
@@ -204,4 +219,4 @@ def _print_run(run: "Run", data: str, probe: str | None) -> None:
         commands = [f"inspect {folder} {images}", f"finetune {labeled} --model {folder}", f"fewshot {folder} {labeled}"]
     lines = [f"  {program()} {command}" for command in (*commands, f"describe {folder}")]
     found = [f"  {line}" for line in run.results()]
-    typer.echo("\n".join([*found, "Next:", *lines, f"  in Python: model = vitrail.load({out!r})"]))
+    say("\n".join([*found, "Next:", *lines, f"  in Python: model = vitrail.load({out!r})"]))

@@ -1,16 +1,14 @@
 """WHAT a model is: frozen dataclasses, checked once, without torch."""
 
+from vitrail.config.card import Card, Provenance
 from vitrail.config.check import as_size, whole
 from vitrail.config.fields import decode, encode, override, read_settings
 from vitrail.config.model import (
     BiTConfig,
-    Card,
     Grid,
     HybridStem,
     ModelConfig,
     PatchStem,
-    Preprocessing,
-    Provenance,
     Stem,
     ViTConfig,
 )
@@ -25,10 +23,21 @@ from vitrail.config.positions import (
     Sinusoidal2DPositions,
     SinusoidalPositions,
 )
+from vitrail.config.preprocessing import Preprocessing, read_preprocessing
 from vitrail.config.words import suggest
-from vitrail.config.zoo import name_of, names, parse, row
+from vitrail.config.zoo import FILE_FIELDS, name_of, names, parse, read_model_settings, row
 
-__all__ = ["AppliedAt", "BiTConfig", "Card", "Grid", "HybridStem", "Learned2DPositions", "LearnedPositions"]
+__all__ = [
+    "FILE_FIELDS",
+    "AppliedAt",
+    "BiTConfig",
+    "Card",
+    "Grid",
+    "HybridStem",
+    "Learned2DPositions",
+    "LearnedPositions",
+]
 __all__ += ["ModelConfig", "NoPositions", "PatchStem", "Positions", "Preprocessing", "Provenance", "RelativePositions"]
 __all__ += ["Resampling", "Sinusoidal2DPositions", "SinusoidalPositions", "Stem", "ViTConfig", "as_size", "decode"]
-__all__ += ["encode", "name_of", "names", "override", "parse", "read_settings", "row", "suggest", "whole"]
+__all__ += ["encode", "name_of", "names", "override", "parse", "read_model_settings", "read_preprocessing"]
+__all__ += ["read_settings", "row", "suggest", "whole"]

@@ -31,6 +31,7 @@ Loss = Literal["softmax", "sigmoid"]
 Precision = Literal["auto", "float32", "bfloat16"]
 Compile = Literal["auto", "on", "off"]
 Parallel = Literal["ddp", "fsdp"]
+Result = Literal["best", "last"]
 AugmentOn = Literal["auto", "workers", "device"]
 MOST_STEPS = 10**12
 LABELS = Labels()
@@ -158,6 +159,7 @@ class Training(Checked, word="training"):
     held_out: float = needs(rate, 0.0)  # share of the classes that are kept out of training whole, by their names
     validation_share: float = needs(rate, 0.1)  # of the training images, where the data has no val split
     patience: int | None = needs(whole, None, **_steps)  # evaluations without a better one; then the best is taken
+    result: Result = "best"  # of the evaluations on val images, or the last weights; the last where there is none
     evaluate_every: int | None = needs(whole, None, **_steps)  # steps; None: ten times a run
     save_every: int | None = needs(whole, None, **_steps)
     probe_every: int | None = needs(whole, None, **_steps)  # None: as often as evaluations
@@ -204,8 +206,11 @@ class Training(Checked, word="training"):
             raise ConfigError(f"margin needs images of one class each; {' and '.join(mixing)} mix them. Set {cure}.")
 
 
-def rate_at(schedule: Schedule, base: float, step: int, steps: int) -> float:
-    """Give the rate of the update that makes step `step` into step `step` + 1, of `steps`."""
+def rate_at(schedule: Schedule, base: float, step: float, steps: int) -> float:
+    """Give the rate of the update that makes step `step` into step `step` + 1, of `steps`.
+
+    A run that was planned anew is at a fraction of a step of its first plan.
+    """
     warm = min(1.0, step / schedule.warmup_steps) if schedule.warmup_steps else 1.0
     progress = min(max((step - schedule.warmup_steps) / max(steps - schedule.warmup_steps, 1), 0.0), 1.0)
     final = schedule.final_learning_rate

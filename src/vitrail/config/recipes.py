@@ -98,6 +98,7 @@ def hyperrule(examples: int, side: int = HYPERRULE_SMALL) -> Row:
         schedule=Schedule(curve="staircase", warmup_steps=warmup, milestones=tuple(drops)),
         steps=end,
         batch_size=512,
+        result="last",
         image_size=(128, 128) if side < HYPERRULE_SMALL else (480, 480),
         augmentation=Augmentation(mixup=mixup),
     )
@@ -142,6 +143,7 @@ def fit(training: Training, steps: int) -> tuple[Training, list[str]]:
 def _adam(name: str, learning_rate: float, weight_decay: float = 0.0, second: float = 0.999, **fields: Any) -> Training:  # noqa: ANN401
     """Train as in Table 3 where nothing else is said: Adam, a long warm-up, and large batches of 224 pixels."""
     usual = {"schedule": Schedule(warmup_steps=WARMUP_3), "batch_size": BATCH_3, "image_size": (224, 224)}
+    usual["result"] = "last"
     optimizer = Adam(learning_rate=learning_rate, betas=(0.9, second), weight_decay=weight_decay)
     return Training(recipe=name, optimizer=optimizer, **usual | fields)
 
@@ -175,6 +177,7 @@ def _finetuning() -> Iterator[Row]:
             clip_norm=1.0,
             dropout=0.0,
             stochastic_depth=0.0,
+            result="last",
         )
         yield Row(training=training, source="Table 4", rates=rates)
         for side in (512, 518) if data == "imagenet" else ():  # of ViT-L/16 and of ViT-H/14
@@ -215,6 +218,7 @@ SMALL = _adam(
     ema=EMA(decay=0.999, ramp=True),
     augmentation=Augmentation(crop_area=(0.8, 1.0), mixup=0.2),
     stochastic_depth=0.1,
+    result="best",
 )
 # A small pre-trained model and few images: as SMALL, with lower layers held back, which the paper's models need not.
 SMALL_MODEL = {"recipe": "finetune/small", "learning_rate": 1e-3, "crop_area": (0.4, 1.0), "layer_decay": 0.75}

@@ -133,7 +133,8 @@ ANSWERS = _by_word(
         "Set parallel=fsdp or parallel=ddp.": "fsdp ddp deepspeed",
         "Set evaluate_every or save_every, in steps.": "eval_strategy evaluation_strategy save_strategy "
         "val_check_interval check_val_every_n_epoch",
-        "Set patience to end early; the best checkpoint is kept.": "load_best_model_at_end metric_for_best_model",
+        "Set result=best, as it is, or result=last; patience ends early.": "load_best_model_at_end "
+        "metric_for_best_model",
         "Did you mean 'dropout'?": "drop drop_rate",
         "Set mlp_width, in features: four times the width is usual.": "mlp_ratio mlp_expansion",
         "Set heads: the width divided by the features of a head.": "head_dim dim_head",
@@ -152,7 +153,8 @@ ANSWERS = _by_word(
         "Set decay_on: which parameters decay; decay_on=kernels leaves norms and biases out.": "norm_weight_decay "
         "bias_weight_decay no_decay",
         "Gradients are clipped by their norm: set clip_norm.": "clip_mode clipvalue clip_value",
-        "Preprocessing belongs to the checkpoint: model.card.preprocessing.": "crop_pct mean std normalize",
+        "How images are read is no field: give preprocessing, mean, deviation, resize and crop_share as arguments, or "
+        "give them to vitrail.load.": "crop_pct crop_share mean std deviation resize preprocessing normalize",
         "Few-shot evaluation (fewshot) fits classifiers of frozen features.": "freeze freeze_backbone freeze_layers "
         "linear_probe freeze_encoder unfreeze",
         "Set layer_decay: each block learns at that share of the next one's rate.": "backbone_lr head_lr lr_mult",
@@ -213,8 +215,8 @@ RENAMED = {old: {**MODEL, **TRAINING}[old].rpartition(".")[2] for old in _OLD}
 RENAMED["decay"] = "weight_decay"  # of an optimizer; an average's is still its decay
 # Fields that documents do not have which were written before there were any: there they have their defaults,
 ADDED = frozenset({"cosine_scale", "margin", "held_out", "objective", "causal", "probe_every", "decoder_head_width"})
-ADDED |= {"warmup_epochs"}
-MEANT = {"decoder_head_width": 32}  # or what was meant then
+ADDED |= {"warmup_epochs", "result"}
+MEANT = {"decoder_head_width": 32, "result": "last"}  # or what was meant then
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

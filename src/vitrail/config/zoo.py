@@ -1,13 +1,17 @@
 """The zoo: every model of the paper by its name, as tables, and the one parser of names."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
-from vitrail.config.fields import make
+from vitrail.config.check import pair
+from vitrail.config.fields import make, read_settings
 from vitrail.config.model import BiTConfig, HybridStem, ModelConfig, PatchStem, Stem, ViTConfig
 from vitrail.config.words import suggest
 from vitrail.errors import ConfigError
+
+BOX = Path(__file__).parents[1] / "box"  # models that come with the package, a run folder each
 
 
 class Shape(NamedTuple):
@@ -50,10 +54,19 @@ _NAMES = (
     *("BiT-R50x1", "BiT-R50x2", "BiT-R50x3", "BiT-R101x1", "BiT-R101x3"),
     *("BiT-R152x1", "BiT-R152x2", "BiT-R152x4", "BiT-R200x3"),
 )
+# A name that every part of a model is in, so that any field of a checkpoint's can be read.
+EVERY_PART = "R50+ViT-B/16"
+# What files of other libraries may leave open, beside the image size.
+FILE_FIELDS = ("heads", "grid", "activation", "epsilon")
 _VIT = re.compile(r"(?:(?P<style>[A-Za-z]+)-)?(?:(?P<resnet>R\d*)\+)?ViT-(?P<shape>[A-Za-z]+)/(?P<patch>[1-9]\d*)")
 LETTERS = {"tiny": "Ti", "small": "S", "base": "B", "b": "B", "large": "L", "l": "L", "huge": "H", "h": "H"}
 _THEIRS = re.compile(rf"(?:vit|deit3?)[_-](?P<size>{'|'.join(LETTERS)})(?:_patch|[_-])(?P<patch>\d+).*")
 _BIT = re.compile(r"(?:BiT-)?(?P<resnet>R\d+)x(?P<factor>[1-9]\d*)")
+
+
+def boxed() -> tuple[str, ...]:
+    """Name the trained models that come with the package, which `vitrail.load` opens."""
+    return tuple(sorted(path.parent.name for path in BOX.glob("*/config.json")))
 
 
 def names() -> tuple[str, ...]:
@@ -80,7 +93,34 @@ def row(name: str) -> tuple[type[ModelConfig], dict[str, object]]:
         raise ConfigError(f"unknown model {name!r}. Did you mean 'ViT-{LETTERS[match['size']]}/{match['patch']}'?")
     if re.fullmatch(r"[\w.-]+/[\w.-]*[a-z][\w.-]*", name):  # a patch is no word
         raise ConfigError(f"unknown model {name!r}. Did you mean 'hf:{name}', of the Hugging Face hub?")
-    raise ConfigError(f"unknown model {name!r}.{suggest(name, _NAMES)}")
+    if name in boxed():
+        raise ConfigError(
+            f"{name} is a trained model, and this makes fresh ones: vitrail.load({name!r}) opens it, also for other "
+            "classes. Give one of vitrail.names()."
+        )
+    raise ConfigError(f"unknown model {name!r}.{suggest(name, (*_NAMES, *boxed()))}")
+
+
+def read_model_settings(
+    settings: Iterable[str], given: Mapping[str, object] | None = None, *, name: str = EVERY_PART
+) -> dict[str, object]:
+    """Read `field=value` or `model.field=value` texts of a named model, or of a checkpoint's; its `grid` is one too."""
+    texts = [text.strip().removeprefix("model.") for text in settings]
+    values = dict(given or {})
+    grids = [text.partition("=")[2] for text in texts if re.match(r"grid\s*=", text)]
+    grids += [values.pop("grid")] if "grid" in values else []
+    if len(grids) > 1:
+        raise ConfigError("grid is given twice. Give it once.")
+    changes = read_settings(*row(name), (text for text in texts if not re.match(r"grid\s*=", text)), values)
+    return changes | ({"grid": _grid(grids[0])} if grids else {})
+
+
+def _grid(value: object) -> tuple[int, int]:
+    """Read the (rows, cols) of a position table, or 14x10."""
+    if isinstance(value, str):
+        sides = re.split(r"[x,]", value.strip("() ").replace(" ", "").lower())
+        value = [int(side) if side.isdecimal() else side for side in sides]
+    return pair("grid", value, "(rows, cols) of the file's position table")
 
 
 def _stem(resnet: str | None, patch: int) -> Stem:

@@ -1,21 +1,24 @@
-"""What is wrong with a data set, before a run finds out: damage, misnamed files, duplicates, leaks, odd images."""
+"""What is wrong with a data set, before a run finds out: damage, misnamed files, copies, leaks, odd images."""
 
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from vitrail.data.decode import FORMATS, ImageError, OpenImage, Pixels
+from vitrail.data.near import Thumbnails
 from vitrail.data.source import Source
 from vitrail.data.sources.folder import AGAIN
 from vitrail.data.splits import same_contents
 from vitrail.files import image_hash
 from vitrail.files.hashes import WIDTH
+from vitrail.ops.near import near_pairs
 
 Progress = Callable[[int, int], None]
 EXAMPLES = 20  # of each kind of finding that are named; all are counted
@@ -32,12 +35,30 @@ class Findings:
 
     count: int = 0
     examples: list[str] = field(default_factory=list)
+    samples: list[int] = field(default_factory=list, compare=False)  # numbers in the split, of the first few
 
-    def add(self, example: str) -> None:
+    def add(self, example: str, *samples: int) -> None:
         """Count one more."""
         self.count += 1
         if len(self.examples) < EXAMPLES:
             self.examples.append(example)
+            self.samples.extend(each for each in samples if each not in self.samples)
+
+    def document(self) -> dict[str, Any]:
+        """Give the count and the words, for JSON."""
+        return {"count": self.count, "examples": self.examples}
+
+
+@dataclass
+class NearCopies(Findings):
+    """Images that have a near-copy among others, of how many; all pairs by name, the image first."""
+
+    images: int = 0
+    pairs: list[tuple[str, str]] = field(default_factory=list)
+
+    def document(self) -> dict[str, Any]:
+        """Give all of it, for JSON."""
+        return {**super().document(), "images": self.images, "pairs": self.pairs}
 
 
 @dataclass
@@ -71,21 +92,29 @@ class DataReport:
     duplicates: dict[str, Findings]  # within a split: copies beyond the first
     leaks: dict[tuple[str, str], Findings]  # contents that two splits share
     conflicts: Findings  # contents with more than one label
+    # Images that were encoded again, resized or cropped, by their split and that of the others. The worst kind comes
+    # first: of images that are trained on; then those of other splits, then of the same.
+    near: dict[tuple[str, str], NearCopies] = field(default_factory=dict)
 
     @property
     def is_clean(self) -> bool:
         """Whether nothing would spoil a run or its figures: no damage, no leak, no contradiction."""
         damage = ("empty", "unreadable", "truncated", "left_out")
         broken = any(kind in report.problems for report in self.splits.values() for kind in damage)
-        return not (broken or self.leaks or self.conflicts.count)
+        near = any(split != other for split, other in self.near)
+        return not (broken or near or self.leaks or self.conflicts.count)
 
 
-def check_data(splits: Mapping[str, Source], *, progress: Progress | None = None) -> DataReport:
-    """Read and decode every image once; what is held meanwhile is a hash of each and a few examples."""
+def check_data(splits: Mapping[str, Source], *, mirrored: bool = False, progress: Progress | None = None) -> DataReport:
+    """Read every image once; what is held meanwhile is a hash and a thumbnail of each, and a few examples.
+
+    With `mirrored`, mirrored copies are near-copies too.
+    """
     total, done = sum(len(source) for source in splits.values()), 0
     reports: dict[str, SplitReport] = {}
     hashes = np.zeros((total, WIDTH), dtype=np.uint8)
     readable = np.zeros(total, dtype=np.bool_)
+    small = {split: Thumbnails(source) for split, source in splits.items()}
     for split, source in splits.items():
         counts = np.bincount(source.labels[source.labels >= 0], minlength=len(source.class_names)).tolist()
         reports[split] = SplitReport(len(source), dict(zip(source.class_names, counts, strict=False)))
@@ -97,15 +126,20 @@ def check_data(splits: Mapping[str, Source], *, progress: Progress | None = None
             why = ("in no class folder", "no image by its suffix")
             reports[split].problems["ignored"] = Findings(ignored, [f"{name}: {why['/' in name]}" for name in names])
         for index in range(len(source)):
-            found = _look_at(source, index, reports[split])
+            found = _look_at(source, index, reports[split], small[split])
             if found is not None:
                 hashes[done] = np.frombuffer(found, dtype=np.uint8)
                 readable[done] = True
             done += 1
             if progress is not None:
                 progress(done, total)
+        small[split].save()
     report = DataReport(reports, {}, {}, Findings())
     _compare(splits, hashes, np.flatnonzero(readable), report)
+    thumbnails = np.concatenate([each.rows for each in small.values()])
+    thumbnails[~readable] = 0  # of an image that could be read another day
+    pairs = near_pairs(thumbnails, mirrored=mirrored)
+    _compare_near(splits, pairs[(hashes[pairs[:, 0]] != hashes[pairs[:, 1]]).any(axis=1)], report)
     return report
 
 
@@ -124,11 +158,11 @@ def contact_sheet(source: Source, indices: Sequence[int] | NDArray[np.int64], ce
     return sheet
 
 
-def _look_at(source: Source, index: int, report: SplitReport) -> bytes | None:
-    """Judge one sample; give the hash of its contents, None where there are none."""
+def _look_at(source: Source, index: int, report: SplitReport, small: Thumbnails) -> bytes | None:
+    """Judge one sample; give the hash of its contents, None where there are none, and keep its thumbnail."""
 
     def note(kind: str, detail: str) -> None:
-        report.problems.setdefault(kind, Findings()).add(f"{source.name(index)}: {detail}")
+        report.problems.setdefault(kind, Findings()).add(f"{source.name(index)}: {detail}", index)
 
     try:
         data = source.read(index)
@@ -139,6 +173,7 @@ def _look_at(source: Source, index: int, report: SplitReport) -> bytes | None:
         note("unreadable", str(error))
         return None
     found = image_hash(data)
+    small.make(index, found, data)
     if not isinstance(data, bytes):
         report.formats["pixels"] += 1
         report.traits.update(["grey"] if data.shape[2] == 1 else [])
@@ -202,8 +237,9 @@ def _compare(
         found = [(names[place], int(sample - starts[place])) for place, sample in zip(places, group, strict=True)]
         text = " = ".join(f"{split}:{splits[split].name(index)}" for split, index in found[:4])
         for split, count in Counter(split for split, _ in found).items():
+            copies = [index for each, index in found if each == split]
             for _ in range(count - 1):
-                report.duplicates.setdefault(split, Findings()).add(text)
+                report.duplicates.setdefault(split, Findings()).add(text, *copies)
         present = [split for split in names if any(split == each for each, _ in found)]
         for pair in itertools.combinations(present, 2):
             report.leaks.setdefault(pair, Findings()).add(text)
@@ -211,6 +247,27 @@ def _compare(
         classes = sorted({splits[split].class_names[label] for split, label in called if label >= 0})
         if len(classes) > 1:
             report.conflicts.add(f"{text}: {', '.join(classes[:4])}")
+
+
+def _compare_near(splits: Mapping[str, Source], pairs: NDArray[np.int64], report: DataReport) -> None:
+    """Say of pairs of near-copies, by their numbers among all samples, which images have one where."""
+    names = list(splits)
+    starts = np.cumsum([0, *(len(source) for source in splits.values())])
+    places = np.searchsorted(starts, pairs, side="right") - 1
+    kinds: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for (first, second), (low, high) in zip((pairs - starts[places]).tolist(), places.tolist(), strict=True):
+        if (
+            low != high and names[high] == "train"
+        ):  # what is measured has copies among what is trained on, not the other way around
+            kinds.setdefault((names[low], names[high]), []).append((first, second))
+        else:
+            kinds.setdefault((names[high], names[low]), []).append((second, first))
+    for split, other in sorted(kinds, key=lambda kind: (kind[0] == kind[1], kind[1] != "train")):
+        found = sorted(kinds[split, other])
+        named = [(splits[split].name(one), splits[other].name(two)) for one, two in found]
+        examples = [f"{split}:{one} ~ {other}:{two}" for one, two in named[:EXAMPLES]]
+        count, images = len({one for one, _ in found}), len(splits[split])
+        report.near[split, other] = NearCopies(count, examples, images=images, pairs=named)
 
 
 def _letterboxed(source: Source, index: int, cell: int) -> Pixels:

@@ -39,6 +39,8 @@ SUFFIXES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "p
 MAGICS = {b"\xff\xd8": "JPEG", b"\x89PNG": "PNG", b"GIF8": "GIF", b"RIFF": "WEBP", b"BM": "BMP", b"II*\0": "TIFF"}
 LARGEST = 90_000_000  # pixels
 LARGEST_SIDE = 65_500  # of a JPEG; longer ones are made to hurt
+BAND = 1 << 22  # pixels that are converted at once
+MOST_SCANS = 200  # of a JPEG, each of which goes over all of it; a progressive one has ten or so
 
 
 class ImageError(DataError):
@@ -60,6 +62,8 @@ class OpenImage:
     def __init__(self, data: bytes) -> None:
         if not data:
             raise ImageError("empty file")
+        if data.startswith(b"\xff\xd8") and data.count(b"\xff\xda") > MOST_SCANS:
+            raise ImageError(f"a JPEG of {data.count(bytes((255, 218))):,} scans, more than any photograph has")
         self._data = data
         try:
             with warnings.catch_warnings():
@@ -244,17 +248,41 @@ def _with_deep_alpha(image: Image.Image, data: bytes) -> Image.Image:
     again = Image.open(io.BytesIO(data), formats=("PNG",))
     again.tile = [tile._replace(args="RGB;16L") for tile in again.tile]  # in the wrong order the low 8 come out
     color = np.array(image.info["transparency"])
-    clear = ((np.asarray(image) == color >> 8) & (np.asarray(again) == color & 255)).all(axis=2)
+    alpha = np.empty((image.height, image.width), np.uint8)
+    for top, bottom in _bands(image):
+        high, low = (np.asarray(each.crop((0, top, image.width, bottom))) for each in (image, again))
+        alpha[top:bottom] = np.where(((high == color >> 8) & (low == color & 255)).all(axis=2), 0, 255)
+    again.close()
     made = image.copy()
-    made.putalpha(Image.fromarray(np.where(clear, 0, 255).astype(np.uint8)))
+    made.putalpha(Image.fromarray(alpha))
     return made
 
 
 def _to_array(image: Image.Image, depth: int = 8) -> Pixels:
     """Give the pixels of any mode in 8 bits, grey or RGB; what is transparent is white behind.
 
-    A PNG may have one transparent colour, which is compared as the file keeps it, in `depth` bits.
+    A large image is converted a band at a time: its steps would take many times its own memory.
     """
+    made: Pixels | None = None
+    for top, bottom in _bands(image):
+        band = image if bottom - top == image.height else image.crop((0, top, image.width, bottom))
+        pixels = _band_to_array(band, depth)
+        if band is image:
+            return pixels
+        made = np.empty((image.height, *pixels.shape[1:]), np.uint8) if made is None else made
+        made[top:bottom] = pixels
+    assert made is not None
+    return made
+
+
+def _bands(image: Image.Image) -> list[tuple[int, int]]:
+    """Cut the rows of an image into stretches of a few million pixels."""
+    rows = max(1, BAND // image.width)
+    return [(top, min(top + rows, image.height)) for top in range(0, image.height, rows)]
+
+
+def _band_to_array(image: Image.Image, depth: int) -> Pixels:
+    """Give the pixels of a part; a PNG's one transparent colour is compared as its file keeps it, in `depth` bits."""
     mode, clear = image.mode, image.info.get("transparency")
     if mode in ("I;16", "I;16B", "I;16L", "I;16N", "I"):
         numbers: Any = np.asarray(image).astype(np.int64)

@@ -175,10 +175,11 @@ def train_feed(
 def _fit_blocks(config: Augmentation, batch: int, ranks: int) -> Augmentation:
     """Make the blocks in which images mix the largest that divide a rank's part of a batch, up to `mix_block`.
 
-    A part that only 1 divides up to there is one block; an image alone is not mixed.
+    Of a batch that ranks cannot share evenly they divide the whole. A part that only 1 divides up to there is one
+    block; an image alone is not mixed.
     """
-    part, rest = divmod(batch, ranks)
-    if rest or part == 1:  # what cannot be shared is refused for that, whatever the blocks
+    part = batch if batch % ranks else batch // ranks
+    if part == 1:
         return replace(config, mixup=0.0, cutmix=0.0)
     found = (block for block in range(config.mix_block, 1, -1) if part % block == 0)
     return replace(config, mix_block=next(found, part))

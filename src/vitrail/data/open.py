@@ -1,11 +1,12 @@
 """From what a person names to sources of images: recognised by what is there."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-from vitrail.config import suggest
-from vitrail.data.source import Source
+from vitrail.config.given import check_data
+from vitrail.data.source import Source, Subset
 from vitrail.data.sources.dataset import Progress, python_splits
 from vitrail.data.sources.folder import SPLITS, FilesSource, folder_splits, is_image, loose_images
 from vitrail.data.sources.idx import idx_splits
@@ -16,8 +17,8 @@ from vitrail.data.sources.remote import open_remote
 from vitrail.data.sources.synthetic import SyntheticSource
 from vitrail.data.sources.table import table_splits
 from vitrail.data.sources.tar import TarSource
-from vitrail.errors import DataError
-from vitrail.files import fetch_dataset
+from vitrail.errors import DataError, VitrailError, shortened
+from vitrail.files import fetch_dataset, home_path
 
 NAMES = {**SPLITS, "valid": "val", "dev": "val", "all": "train"}  # of splits, and what each is for
 SYNTHETIC = {"train": 2000, "test": 1000}  # scenes of each split, of 64 pixels
@@ -52,21 +53,21 @@ def open_data(
         return {"all": TarSource(text, unlabeled=unlabeled, allow_pipe=allow_pipe)}
     if text.startswith("hf:"):
         return _usual(parquet_splits(fetch_dataset(text.removeprefix("hf:")), unlabeled=unlabeled))
-    path = Path(text).expanduser()
-    if not path.exists():
-        hint = suggest(text, ("sample", "synthetic")) if os.sep not in text else " Check the path."
-        raise DataError(f"there is no data at {text!r}.{hint}")
-    opened = _in_folder if path.is_dir() else _in_file
-    return opened(path, allow_pipe=allow_pipe, unlabeled=unlabeled)
+    path = home_path(text)
+    with _reading(path):
+        check_data(text)
+        opened = _in_folder if path.is_dir() else _in_file
+        return opened(path, allow_pipe=allow_pipe, unlabeled=unlabeled)
 
 
 def open_images(what: str | os.PathLike[str], *, allow_pipe: bool = False) -> Mapping[str, Source]:
     """Open images to look at, with labels or without: a file, a folder of files, or anything that `open_data` opens."""
-    path = Path(os.fspath(what)).expanduser()
-    if is_image(path):
-        return {"all": FilesSource([path])}
-    if path.is_dir() and (loose := loose_images(path)) and not any(entry.is_dir() for entry in path.iterdir()):
-        return {"all": FilesSource(loose)}
+    path = home_path(what)
+    with _reading(path):
+        if is_image(path):
+            return {"all": FilesSource([path])}
+        if path.is_dir() and (loose := loose_images(path)) and not any(entry.is_dir() for entry in path.iterdir()):
+            return {"all": FilesSource(loose)}
     return open_data(what, allow_pipe=allow_pipe)
 
 
@@ -89,6 +90,20 @@ def open_split(what: str | os.PathLike[str], split: str | None = None, *, allow_
         asked = "which split is not said" if split is None else f"there is no split {split!r}"
         raise DataError(f"{os.fspath(what)}: {asked}. There are: {', '.join(splits)}.")
     return splits[split]
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Say in an error of ours why images are not read, by the system or by whatever library their damage stopped."""
+    try:
+        yield
+    except VitrailError:
+        raise
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}. Check the path.") from error
+    except Exception as error:  # what nobody foresaw in a file is an error of the file all the same
+        reason = f"{type(error).__name__}: {shortened(str(error), 200)}"
+        raise DataError(f"{path} cannot be read as images: {reason}. Copy or download it again.") from error
 
 
 def _in_folder(folder: Path, *, allow_pipe: bool, unlabeled: bool) -> Mapping[str, Source]:
@@ -120,7 +135,8 @@ def _in_file(path: Path, *, allow_pipe: bool, unlabeled: bool) -> Mapping[str, S
         case ".parquet":
             return _usual(parquet_splits(path, unlabeled=unlabeled))
         case ".tar":
-            return {"all": TarSource(str(path), unlabeled=unlabeled, allow_pipe=allow_pipe)}
+            source = TarSource(str(path), unlabeled=unlabeled, allow_pipe=allow_pipe)
+            return {name: Subset(source, part) for name, part in source.parts.items()} or {"all": source}
         case suffix:
             raise DataError(
                 f"{path} ends in {suffix!r}. Expected .csv, .tsv, .jsonl, .parquet or .tar, or a folder of classes."

@@ -65,10 +65,9 @@ class RankShare:
         for name, least in (("batch", 1), ("ranks", 1), ("block", 1), ("ahead", 1)):
             whole(name, getattr(self, name), least=least)
         whole("rank", self.rank, least=0, most=self.ranks - 1)
-        if self.batch % (self.ranks * self.block):
+        if self.batch % self.block:
             raise ConfigError(
-                f"the batch of {self.batch} must be shared evenly by {self.ranks} ranks in blocks of {self.block}. "
-                f"Take a multiple of {self.ranks * self.block}."
+                f"the batch of {self.batch} must be whole blocks of {self.block}. Take a multiple of {self.block}."
             )
 
     def steps(self, count: int) -> int:
@@ -76,7 +75,7 @@ class RankShare:
         return max(count // self.batch, 1) if self.full else -(-count // self.batch)
 
     def places(self, step: int, count: int) -> Places:
-        """Give this rank's places at a step of an epoch of so many samples: whole blocks, in turn."""
+        """Give this rank's places at a step of an epoch of so many samples: whole blocks, in turn; perhaps none."""
         start = step * self.batch
         stop = min(start + self.batch, count)
         blocks = -(-(stop - start) // self.block)
@@ -239,6 +238,14 @@ def check_limit(bad: Sequence[tuple[str, str]], count: int, size: int, limit: fl
             f"{count:,} of {size:,} images cannot be read, over the limit of {limit:.1%}: {some}. "
             f"Repair or remove them (vitrail data check lists all), or allow more: bad_image_limit=0.05."
         )
+
+
+def is_name(text: str) -> bool:
+    """Tell a text that can be written, and be the name of a class or a file: JSON may hold halves of signs."""
+    try:
+        return b"\0" not in text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
 
 
 class Names:

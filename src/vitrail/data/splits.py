@@ -1,4 +1,4 @@
-"""Splits that cannot leak: the same picture, however often it is there, is always in one part alone."""
+"""Splits that cannot leak: a picture and its copies, also those encoded anew, are always in one part alone."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from weakref import WeakKeyDictionary
@@ -7,10 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.data.decode import ImageError
+from vitrail.data.near import LARGEST, Thumbnails
 from vitrail.data.source import Source, Subset
 from vitrail.errors import ConfigError
 from vitrail.files import image_hash, short_hash
 from vitrail.files.hashes import WIDTH
+from vitrail.ops.near import connected, near_pairs
 
 Progress = Callable[[int, int], None]  # how many samples are done, and of how many
 HELD_OUT = "held out"  # the seed of the classes that are kept out
@@ -53,32 +55,59 @@ def hold_out(names: Collection[str], share: float) -> tuple[str, ...]:
     return tuple(sorted(sorted(names, key=lambda name: (order[name], name))[:count]))
 
 
-# Of each source as it was opened: the hashes of its samples, and which of them were made.
+# Of each source as it was opened: the hashes of its samples, and which of them were made; and their thumbnails.
 _made: WeakKeyDictionary[Source, tuple[NDArray[np.uint8], NDArray[np.bool_]]] = WeakKeyDictionary()
+_thumbnails: WeakKeyDictionary[Source, Thumbnails] = WeakKeyDictionary()
 
 
-def content_hashes(source: Source, *, reuse: bool = False, progress: Progress | None = None) -> NDArray[np.uint8]:
+def content_hashes(
+    source: Source, *, reuse: bool = False, thumbnails: bool = False, progress: Progress | None = None
+) -> NDArray[np.uint8]:
     """Hash the contents of all samples, whatever their names and labels: N rows of 16 bytes.
 
     What cannot be read is like nothing else: it has the hash of its name. Where `reuse` allows it, a sample that was
-    hashed before, since its source was opened, is not read again; elsewhere a stale hash would be a leak.
+    hashed before, since its source was opened, is not read again; elsewhere a stale hash would be a leak. With
+    `thumbnails`, those are made from the same read, for `contents`.
     """
+    root, indices = _root(source)
+    hashes, made = _made.get(root) or (np.zeros((len(root), WIDTH), np.uint8), np.zeros(len(root), np.bool_))
+    _made[root] = hashes, made
+    if thumbnails and root not in _thumbnails:
+        _thumbnails[root] = Thumbnails(root)
+    small = _thumbnails[root] if thumbnails else None
+    try:
+        for done, index in enumerate(indices.tolist(), start=1):
+            if not (reuse and made[index] and (small is None or small.has(index, hashes[index].tobytes()))):
+                made[index] = True
+                try:
+                    data = root.read(index)
+                    found = image_hash(data)
+                    if small is not None:
+                        small.make(index, found, data)
+                except ImageError:
+                    found, made[index] = short_hash(root.name(index).encode(errors="replace")), False
+                hashes[index] = np.frombuffer(found, dtype=np.uint8)
+            if progress is not None:
+                progress(done, len(indices))
+    finally:
+        if small is not None:
+            small.save()
+    return hashes[indices]
+
+
+def contents(source: Source, *, progress: Progress | None = None) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Give the hash and the thumbnail of every sample; each is read once at most since its source was opened."""
+    hashes = content_hashes(source, reuse=True, thumbnails=True, progress=progress)
+    root, indices = _root(source)
+    return hashes, _thumbnails[root].rows[indices]
+
+
+def _root(source: Source) -> tuple[Source, NDArray[np.int64]]:
+    """Give the source that a subset is of in the end, and the numbers of its samples there."""
     root, indices = source, np.arange(len(source))
     while isinstance(root, Subset):
         root, indices = root.source, root.indices[indices]
-    hashes, made = _made.get(root) or (np.zeros((len(root), WIDTH), np.uint8), np.zeros(len(root), np.bool_))
-    _made[root] = hashes, made
-    for done, index in enumerate(indices.tolist(), start=1):
-        if not (reuse and made[index]):
-            made[index] = True
-            try:
-                found = image_hash(root.read(index))
-            except ImageError:
-                found, made[index] = short_hash(root.name(index).encode(errors="replace")), False
-            hashes[index] = np.frombuffer(found, dtype=np.uint8)
-        if progress is not None:
-            progress(done, len(indices))
-    return hashes[indices]
+    return root, indices
 
 
 def split(
@@ -89,15 +118,16 @@ def split(
     stratified: bool = True,
     progress: Progress | None = None,
 ) -> dict[str, Subset]:
-    """Share samples out by their contents and the seed, never by their order; the same contents stay together.
+    """Share samples out by their contents and the seed, never by their order; copies and near-copies stay together.
 
-    Each class is shared out to within one sample, groups of equal contents aside; so is the whole.
+    Each class is shared out to within one sample, groups of copies aside; so is the whole. Of more than 200,000 samples
+    only equal contents are kept together, as near-copies must be decoded to be found.
     """
     if not shares or min(shares.values()) < 0 or abs(sum(shares.values()) - 1) > 1e-9:
         raise ConfigError(f"expected shares of at least 0 that add up to 1; got {dict(shares)}.")
-    hashes = content_hashes(source, reuse=True, progress=progress)
+    hashes, groups = _grouped(source, progress)
     labels = np.asarray(source.labels) if stratified else np.zeros(len(source), dtype=np.int64)
-    strata = _strata(hashes, labels)
+    strata = _strata(groups, labels)
     quotas = _quotas([sum(len(group) for group in groups) for groups in strata], np.array(list(shares.values())))
     return _share_out(source, hashes, strata, quotas, tuple(shares), seed)
 
@@ -107,8 +137,8 @@ def vtab_split(source: Source, seed: int, *, progress: Progress | None = None) -
     count = sum(VTAB.values())
     if len(source) < count:
         raise ConfigError(f"expected at least {count:,} samples; got {len(source):,}. Use split with shares.")
-    hashes = content_hashes(source, reuse=True, progress=progress)
-    strata = _strata(hashes, np.zeros(len(source), dtype=np.int64))
+    hashes, groups = _grouped(source, progress)
+    strata = _strata(groups, np.zeros(len(source), dtype=np.int64))
     quotas = np.array([[*VTAB.values(), len(source) - count]], dtype=np.int64)
     parts = _share_out(source, hashes, strata, quotas, (*VTAB, "rest"), seed)
     return {name: parts[name] for name in VTAB}
@@ -123,10 +153,24 @@ def same_contents(hashes: NDArray[np.uint8]) -> list[NDArray[np.int64]]:
     return np.split(order, np.flatnonzero(changes) + 1)
 
 
-def _strata(hashes: NDArray[np.uint8], labels: NDArray[np.int64]) -> list[list[NDArray[np.int64]]]:
-    """Group samples of equal contents, and the groups by their (lowest) label."""
+def _grouped(source: Source, progress: Progress | None) -> tuple[NDArray[np.uint8], list[NDArray[np.int64]]]:
+    """Hash all samples, and group them by contents and near-copies; each group begins with its lowest hash."""
+    if len(source) > LARGEST:
+        hashes = content_hashes(source, reuse=True, progress=progress)
+        return hashes, same_contents(hashes)
+    hashes, thumbnails = contents(source, progress=progress)
+    groups = same_contents(hashes)  # in the order of the hashes, so that of the samples means nothing
+    merged: dict[int, list[NDArray[np.int64]]] = {}
+    pairs = near_pairs(thumbnails[[group[0] for group in groups]])
+    for number, group in zip(connected(pairs, len(groups)).tolist(), groups, strict=True):
+        merged.setdefault(number, []).append(group)
+    return hashes, [np.concatenate(together) for together in merged.values()]
+
+
+def _strata(groups: list[NDArray[np.int64]], labels: NDArray[np.int64]) -> list[list[NDArray[np.int64]]]:
+    """Gather groups of samples by their (lowest) label."""
     strata: dict[int, list[NDArray[np.int64]]] = {}
-    for group in same_contents(hashes):
+    for group in groups:
         strata.setdefault(int(labels[group].min()), []).append(group)
     return [strata[label] for label in sorted(strata)]
 

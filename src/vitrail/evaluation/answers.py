@@ -1,6 +1,5 @@
 """What a classifier answers to every image, and what is correct: by the data's labels, or by those of a file."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,8 +15,9 @@ from torch import Tensor
 from vitrail.data.source import Skip, Source
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluation.cached import cached_outputs
+from vitrail.files import home_path, read_json
 from vitrail.models import Model
-from vitrail.ops.metrics import bounded, first_classes, ranks_of
+from vitrail.ops.metrics import bounded, first_classes, log_probabilities, ranks_of
 from vitrail.runtime.inference import InferenceOptions
 
 FIRST = 5  # classes of each image that are kept
@@ -72,6 +72,8 @@ def answers(model: Model, source: Source, options: InferenceOptions, *, labeled:
     if labeled and len(source.class_names) != count:
         raise DataError(f"the model has {count} classes, the data {len(source.class_names)}.")
     kind, read = ("predictions", read_answers) if labeled else ("predictions-unlabeled", _read_unlabeled)
+    if model.card.temperature != 1:  # its probabilities are others, and so are the rows that are kept
+        kind += f"-temperature-{model.card.temperature:.9g}"
     rows = cached_outputs(model, source, kind, read, options)
     fields = dict(vars(rows))
     return Answers(**fields.pop("values"), **fields, count=count)
@@ -91,7 +93,7 @@ def read_answers(model: Model, images: Tensor, labels: Tensor) -> Mapping[str, T
     """Answer a batch."""
     logits = bounded(model(images))
     ranks, first = ranks_of(logits, labels), first_classes(logits, FIRST)
-    shares = logits.log_softmax(dim=1)
+    shares = log_probabilities(logits, model.card.temperature)
     true = torch.where(ranks >= 0, shares.gather(1, labels.clamp(min=0)[:, None])[:, 0], torch.nan)
     return {
         "classes": first,
@@ -215,10 +217,10 @@ def score_given(found: Answers, given: Given) -> Score:
 
 def _document(path: str | Path) -> Any:  # noqa: ANN401
     try:
-        return json.loads(Path(path).expanduser().read_bytes())
+        return read_json(home_path(path))
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}. Check the path.") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise DataError(f"{path} is no JSON: {error}. Fetch or write it again.") from error
 
 

@@ -69,14 +69,15 @@ def choose_sets(splits: Mapping[str, Source], run: Path | Model | None) -> tuple
         raise DataError("few shots are drawn from all images, and a stream cannot be read by number. Fetch it first.")
     check_classes(splits)
     name = next((name for name in ("test", "val", "dev") if name in splits), None)
+    known = run is not None and was_trained_on(run, train)
     if name is not None:
-        return (train, splits[name]), f"learned from train, tested on {name}"
+        seen = ", and the model was trained on the images of train" if known else ""
+        return (train, splits[name]), f"learned from train, tested on {name}{seen}"
     if run is not None and (cut := kept_back(run, train)) is not None:
         return cut, "learned from the images that the run was trained on, tested on those that it kept back"
     parts = split(train, {"train": 0.8, "test": 0.2}, seed=0)
     if not len(parts["train"]) or not len(parts["test"]):
         raise DataError(f"{len(train)} images are too few to learn from some and test on others.")
-    known = run is not None and was_trained_on(run, train)
     said = "learned from 80 % of the images, tested on the other 20 %"
     return (parts["train"], parts["test"]), said + (", which the model was trained on too" if known else "")
 

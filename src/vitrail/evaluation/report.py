@@ -3,10 +3,11 @@
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitrail.data.source import Source
 from vitrail.evaluation.answers import Answers, Given, Score, score, score_given
@@ -53,14 +54,25 @@ class Subject:
         return self.source.class_names[label] if label >= 0 else None
 
 
-def report(subject: Subject, *, worst: int = 10, other: Subject | None = None) -> dict[str, Any]:
-    """Say all that is known of a subject's answers, and how another's compare."""
+def report(
+    subject: Subject,
+    *,
+    worst: int = 10,
+    other: Subject | None = None,
+    copies: tuple[NDArray[np.bool_], int] | None = None,
+) -> dict[str, Any]:
+    """Say all that is known of a subject's answers, and how another's compare.
+
+    `copies` says which samples have a copy among the training images, and how many those are.
+    """
     found, scored = subject.found, subject.score
     document: dict[str, Any] = {**headline(scored), "labels": None if subject.given is None else subject.given.kind}
     if subject.given is not None:
         document["file"] = subject.given.file
         if subject.labeled:
             document["by_the_datas_labels"] = headline(score(found))
+    if copies is not None:
+        document["near_copies"] = _apart(subject, *copies)
     known = scored.counted & np.isfinite(found.losses)
     if known.any():
         document["loss"] = float(found.losses[known].mean(dtype=np.float64))
@@ -92,17 +104,31 @@ def headline(scored: Score) -> dict[str, Any]:
     return said
 
 
+def _apart(subject: Subject, copied: NDArray[np.bool_], trained_on: int) -> dict[str, Any]:
+    """Count the images that have a copy among the training images; give the accuracy of them alone, and without."""
+    scored, copies = subject.score, copied[subject.found.samples]
+    alone, without = (replace(scored, counted=scored.counted & some) for some in (copies, ~copies))
+    names = [subject.name(row) for row in np.flatnonzero(alone.counted).tolist()]
+    said = {"images": len(names), "training_images": trained_on, "names": names}
+    return said | {"copies": headline(alone), "without": headline(without)}
+
+
 def results(document: Mapping[str, Any], *, run: str, data: str, setting: Mapping[str, Any]) -> list[Result]:
     """Give the rows of a report for pages that collect them."""
     values = {"accuracy": document["accuracy"], "top5": document.get("top5"), "loss": document.get("loss")}
     values["ece"] = document["calibration"]["error"] if "calibration" in document else None
     intervals = {"accuracy": document["interval"], "top5": document.get("top5_interval")}
     measured: Any = {"task": "evaluate", "model": run, "data": data, "setting": setting, "images": document["images"]}
-    return [
+    found = [
         Result(**measured, metric=metric, value=value, interval=intervals.get(metric))
         for metric, value in values.items()
         if value is not None
     ]
+    if apart := document.get("near_copies"):
+        without = apart["without"]
+        named = {**measured, "images": without["images"], "metric": "accuracy_without_near_copies"}
+        found.append(Result(**named, value=without["accuracy"], interval=without["interval"]))
+    return found
 
 
 def predictions(subject: Subject) -> bytes:

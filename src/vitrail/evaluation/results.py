@@ -1,4 +1,4 @@
-"""Measured numbers as every command gives them: rows in a JSON document, words for a terminal, tables of a page."""
+"""Measured numbers as every command gives them: rows in a JSON document, and words for a terminal."""
 
 import json
 import math
@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from vitrail.config import Preprocessing, decode
 from vitrail.errors import CheckpointError
-from vitrail.files import write_bytes, writing
+from vitrail.files import read_json, write_bytes, writing
 from vitrail.runtime.reporter import harmless, text_table
 
 FORMAT = "vitrail results 1"
@@ -54,7 +55,7 @@ def write_document(path: Path, document: Mapping[str, Any]) -> None:
 def read_results(path: Path) -> list[Result]:
     """Read the rows of a document."""
     try:
-        document = json.loads(path.read_bytes())
+        document = read_json(path)
         if document["format"] != FORMAT:
             raise ValueError(f"its format is {document['format']!r}, not {FORMAT!r}")
         return [_result(row) for row in document["results"]]
@@ -68,9 +69,9 @@ def _result(row: Mapping[str, Any]) -> Result:
     return Result(**{**row, **lists})
 
 
-MOST = 30  # classes, and confusions, of a page; the file has all
 ALL, WORST = 20, 10  # classes that are all shown as text; of more, how many of the worst
 CONFUSIONS = 5
+UNCALIBRATED = 0.05  # of calibration error, from which it is said what to do
 NAMED = 3  # images that a line names
 table_of = partial(text_table, most=80)  # columns of a terminal
 
@@ -78,18 +79,22 @@ table_of = partial(text_table, most=80)  # columns of a terminal
 def text_of(document: Mapping[str, Any]) -> str:
     """Say an evaluation for people: the headline, then where the model errs."""
     lines = [*_headline(document), *_notes(document), *_comparison(document.get("against"))]
+    lines += _chosen(document.get("chosen_by_labels"))
     for table in (_classes(document["classes"]), _confusions(document), _worst(document["worst"])):
         lines += ["", *table] if table else []
     return "\n".join(lines)
 
 
 def _headline(document: Mapping[str, Any]) -> Iterator[str]:
+    if "chosen_by_labels" in document:
+        yield "optimistic: the preprocessing was chosen by these very labels, as said below"
     by_file = f", by {harmless(document['file'])}" if document["labels"] is not None else ""
     yield _accuracy("accuracy", document, document["split"]) + by_file
     if "top5" in document:
         yield f"top-5 accuracy {document['top5']:.2%}{_interval(document['top5_interval'])}"
     if "by_the_datas_labels" in document:
         yield _accuracy("by the data's own labels", document["by_the_datas_labels"], document["split"])
+    yield from _copies(document.get("near_copies"))
     if "loss" in document:
         yield f"loss {document['loss']:.4f}"
     if "calibration" in document:
@@ -98,7 +103,23 @@ def _headline(document: Mapping[str, Any]) -> Iterator[str]:
         count = sum(part["images"] for part in full)
         sure, right = (sum(part[what] * part["images"] for part in full) / count for what in ("confidence", "accuracy"))
         words = "" if abs(sure - right) < 0.0005 else ", overconfident" if sure > right else ", underconfident"
-        yield f"calibration error {found['error']:.2%}; mean confidence {sure:.2%}{words}"
+        at = "" if document.get("temperature", 1) == 1 else f" (temperature {document['temperature']:.4g})"
+        yield f"calibration error {found['error']:.2%}{at}; mean confidence {sure:.2%}{words}"
+        if found["error"] > UNCALIBRATED and not at:
+            yield "  vitrail calibrate RUN DATA fits a temperature on validation images"
+
+
+def _copies(found: Mapping[str, Any] | None) -> Iterator[str]:
+    """Say what is left of the accuracy without images that the model has all but seen."""
+    if found is None:
+        return
+    among = f"a near-copy among the {found['training_images']:,} training images"
+    if not found["images"]:
+        yield f"  no image has {among}"
+        return
+    without, copies = found["without"], found["copies"]
+    yield f"  without near-copies {without['accuracy']:.2%} of {without['images']:,}{_interval(without['interval'])}"
+    yield f"  {copies['accuracy']:.2%} of the {found['images']:,} with {among}"
 
 
 def _accuracy(what: str, found: Mapping[str, Any], split: str) -> str:
@@ -118,6 +139,29 @@ def _notes(document: Mapping[str, Any]) -> Iterator[str]:
     if document["left_out"]:
         yield f"{document['left_out']:,} images could not be decoded, such as"
         yield from (f"  {harmless(skip['name'])}: {harmless(skip['reason'])}" for skip in document["skipped"][:NAMED])
+
+
+def _chosen(found: Mapping[str, Any] | None) -> list[str]:
+    """Say which preprocessing was chosen by labels, among which, and how to say it from now on."""
+    if found is None:
+        return []
+    best = next(each for each in found["tried"] if each["name"] == found["best"])
+    how = decode(best["preprocessing"], Preprocessing)
+    rows = [
+        [each["name"], _share(each["accuracy"]), "taken" if each is best else None]
+        for each in sorted(found["tried"], key=lambda each: -each["accuracy"])
+    ]
+    given = {"mean": how.mean, "deviation": how.deviation}
+    words = [f"{name}={','.join(f'{value:g}' for value in values)}" for name, values in given.items()]
+    words += [f"resize={how.resize}", f"crop_share={how.crop_share:g}"]
+    return [
+        "",
+        *table_of(f"preprocessing tried on {found['images']:,} of the images", ("way", "accuracy", ""), rows),
+        f"taken: {how.levels()}, {how.framing()}",
+        *([f"but so few images do not tell it from: {'; '.join(found['unclear'])}"] if found["unclear"] else []),
+        "It was chosen by the labels that the accuracy above is measured with, so that accuracy is optimistic.",
+        f"For an honest one, give {' '.join(words)} with images that chose nothing.",
+    ]
 
 
 def _comparison(found: Mapping[str, Any] | None) -> Iterator[str]:
@@ -170,52 +214,3 @@ def _worst(worst: Mapping[str, Any]) -> list[str]:
 
 def _share(value: float | None) -> str | None:
     return None if value is None else f"{value:.1%}"
-
-
-def tables_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Give an evaluation as tables of a page: the headline, the classes, the weakest first, and the confusions."""
-    rows = [_with_interval("accuracy", document["accuracy"], document["interval"])]
-    if "top5" in document:
-        rows.append(_with_interval("top-5 accuracy", document["top5"], document["top5_interval"]))
-    if "calibration" in document:
-        rows.append(["calibration error", _percent(document["calibration"]["error"]), ""])
-    known = [row for row in document["classes"] if row["images"]]
-    made = [
-        {
-            "id": "accuracy",
-            "title": "How good it is",
-            "caption": f"On {document['images']:,} images of {document['data']} ({document['split']}); "
-            "intervals of 95 %.",
-            "columns": ["", "value", "interval"],
-            "rows": rows,
-        },
-        {
-            "id": "classes",
-            "title": "Its weakest classes" if len(known) > MOST else "Class by class",
-            "caption": "Accuracy on the images of a class, and what they are mistaken for most.",
-            "columns": ["class", "images", "accuracy", "mistaken for"],
-            "rows": [
-                [row["name"], str(row["images"]), _percent(row["accuracy"]), row.get("mistaken_for") or ""]
-                for row in sorted(known, key=lambda row: row["accuracy"])[:MOST]
-            ],
-        },
-    ]
-    if largest := (document.get("confusion") or {}).get("largest"):
-        made.append(
-            {
-                "id": "confusions",
-                "title": "What it takes for what",
-                "caption": "The most frequent mistakes.",
-                "columns": ["class", "taken for", "images"],
-                "rows": [[str(row["class"]), str(row["answer"]), str(row["images"])] for row in largest[:MOST]],
-            }
-        )
-    return made
-
-
-def _with_interval(what: str, value: float, interval: Sequence[float]) -> list[str]:
-    return [what, _percent(value), f"{_percent(interval[0])} to {_percent(interval[1])}"]
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"

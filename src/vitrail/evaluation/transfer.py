@@ -40,10 +40,11 @@ class Score:
 
 
 def carry_out(task: Task, report: Reporter) -> Score:
-    """Run a task to its end, or take what it came to before: on its test images, or else on those to choose by.
+    """Run a task to its last step, or take what it came to before: on its test images, or else on those to choose by.
 
     The checkpoints of a finished run are removed: its folder has the weights. One that is interrupted has saved.
     """
+    task = replace(task, training=adjust(task.training, {"result": "last"}))
     outcome = run(task, report)
     if not outcome.finished:
         raise KeyboardInterrupt(f"interrupted at step {outcome.step:,} of {outcome.steps:,} in {task.out}, and saved.")

@@ -4,6 +4,7 @@ from vitrail.files.atomic import (
     cache_folder,
     check_replaceable,
     check_writable,
+    home_path,
     new_folder,
     replacing,
     write_bytes,
@@ -12,7 +13,31 @@ from vitrail.files.atomic import (
 from vitrail.files.download import fetch, fetch_if_there, place_of, recorded_sum
 from vitrail.files.hashes import SUMS, fingerprint_of, image_hash, short_hash, verify_sums, write_sums
 from vitrail.files.hub import fetch_dataset, fetch_repository
+from vitrail.files.reading import open_regular, parse_json, read_json, read_regular
 
-__all__ = ["SUMS", "cache_folder", "check_replaceable", "check_writable", "fetch", "fetch_dataset", "fetch_if_there"]
-__all__ += ["fetch_repository", "fingerprint_of", "image_hash", "new_folder", "place_of", "recorded_sum", "replacing"]
-__all__ += ["short_hash", "verify_sums", "write_bytes", "write_sums", "writing"]
+__all__ = [
+    "SUMS",
+    "cache_folder",
+    "check_replaceable",
+    "check_writable",
+    "fetch",
+    "fetch_dataset",
+    "fetch_if_there",
+    "fetch_repository",
+    "fingerprint_of",
+    "home_path",
+    "image_hash",
+    "new_folder",
+    "open_regular",
+    "parse_json",
+    "place_of",
+    "read_json",
+    "read_regular",
+    "recorded_sum",
+    "replacing",
+    "short_hash",
+    "verify_sums",
+    "write_bytes",
+    "write_sums",
+    "writing",
+]

@@ -165,6 +165,11 @@ def cache_folder() -> Path:
     return _absolute("~/Library/Caches/vitrail" if sys.platform == "darwin" else "~/.cache/vitrail")
 
 
+def home_path(path: str | os.PathLike[str]) -> Path:
+    """Give a path whose ~ is the home of its user; as it is where nobody knows that."""
+    return Path(os.path.expanduser(os.fspath(path)))
+
+
 def offline_variable() -> str | None:
     """The variable that forbids the network, as NAME=value; None when none does."""
     for name in OFFLINE_VARIABLES:

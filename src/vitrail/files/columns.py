@@ -1,6 +1,5 @@
 """What a parquet file says of itself: which columns hold the images and the labels, and what its labels mean."""
 
-import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.errors import DataError
+from vitrail.files.reading import open_regular, parse_json
 
 IMAGES = ("image", "img", "jpg")  # usual names, the preferred first
 LABELS = ("label", "labels", "fine_label", "class", "target")
 MOST_CLASSES = 1_000_000
+FEW_CLASSES = 1 << 16
 BINARY = ("binary", "large_binary", "binary_view")
 TEXT = ("string", "large_string", "string_view")
 COPY = "Copy or download the file again."
@@ -22,7 +23,7 @@ COPY = "Copy or download the file again."
 def footer(path: Path) -> bytes:
     """Read what a parquet file says of itself at its end; what has no such end is none, or was cut."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - 8))
             end = file.read(8)
@@ -72,7 +73,7 @@ def declared(schema: Any, label: str | None, path: Path) -> tuple[str, ...] | No
     if raw is None or label is None:
         return None
     try:
-        names = json.loads(raw)["info"]["features"][label].get("names")
+        names = parse_json(raw)["info"]["features"][label].get("names")
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
     if names is None:
@@ -80,6 +81,11 @@ def declared(schema: Any, label: str | None, path: Path) -> tuple[str, ...] | No
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise DataError(f"{path}: expected a list of class names in its metadata; got {str(names)[:80]}.")
     return tuple(names)
+
+
+def likely_classes(samples: int) -> int:
+    """Say how many classes so many samples could have, where nobody names them: a label may be any number."""
+    return max(FEW_CLASSES, 4 * samples)
 
 
 def is_text(kind: Any) -> bool:  # noqa: ANN401

@@ -11,7 +11,8 @@ from vitrail.errors import CheckpointError
 from vitrail.files.atomic import cache_folder, offline_variable, sync, write_bytes, writing
 from vitrail.files.hashes import sha256_of
 from vitrail.files.progress import Progress, say
-from vitrail.files.transfer import ELSEWHERE, Address, Part, RefusedError, parse, transfer
+from vitrail.files.reading import read_json
+from vitrail.files.transfer import ELSEWHERE, LARGEST_RECORD, Address, Part, RefusedError, parse, transfer
 
 try:
     import fcntl
@@ -69,7 +70,7 @@ def place_of(url: str) -> Path:
 def recorded_sum(file: Path) -> str | None:
     """The sha256 of a file when it was last fetched; the record outlives the file."""
     try:
-        recorded = json.loads(_with(file, ".json").read_bytes())["sha256"]
+        recorded = read_json(_with(file, ".json"), most=LARGEST_RECORD)["sha256"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return recorded if isinstance(recorded, str) else None

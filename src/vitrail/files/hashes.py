@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from vitrail.errors import CheckpointError
 from vitrail.files.atomic import write_bytes
+from vitrail.files.reading import open_regular, read_regular
 
 SUMS = "SHA256SUMS"
 LARGEST = 1 << 20  # bytes of a list
@@ -47,7 +48,7 @@ def fingerprint_of(*parts: str | NDArray[Any]) -> str:
 def sha256_of(path: str | os.PathLike[str]) -> str:
     """The SHA-256 of a file's contents, in lower-case hexadecimal."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise CheckpointError(f"cannot read {os.fspath(path)}: {error.strerror or error}. Check the path.") from error
@@ -116,9 +117,7 @@ def _sums(folder: Path, names: list[str]) -> dict[str, str]:
 def _read(folder: Path) -> dict[str, str]:
     path = folder / SUMS
     try:
-        if path.exists() and (not path.is_file() or path.stat().st_size > LARGEST):
-            raise CheckpointError(f"{path} is no file of checksums. Copy the folder again, with its {SUMS}.")
-        lines = path.read_bytes().decode().split("\n")
+        lines = read_regular(path, most=LARGEST).decode().split("\n")
     except OSError as error:
         raise CheckpointError(
             f"cannot read {path}: {error.strerror or error}. Copy the folder again, with its {SUMS}."

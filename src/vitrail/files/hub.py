@@ -10,8 +10,9 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from vitrail.errors import CheckpointError
-from vitrail.files.atomic import cache_folder, offline_variable
+from vitrail.files.atomic import cache_folder, home_path, offline_variable
 from vitrail.files.hashes import SUMS
+from vitrail.files.hub_answers import check_answers
 from vitrail.files.progress import say
 
 NAME = re.compile(r"([\w.-]+/[\w.-]+)(?:@(refs/pr/\d+|refs/convert/parquet|\w[\w.+-]*))?(?:/(.+))?", re.ASCII)
@@ -108,6 +109,7 @@ def _brought(wanted: Wanted) -> Path:
         raise CheckpointError(
             f"fetching {wanted} from the Hub needs huggingface_hub 1.31 or newer. Run: pip install 'vitrail[hub]'"
         ) from error
+    check_answers()
     folder = _cached(wanted) if offline_variable() else _fetched(wanted)
     return folder / wanted.file if wanted.file else folder
 
@@ -119,6 +121,8 @@ def _fetched(wanted: Wanted) -> Path:
         info = HfApi(endpoint=_endpoint()).repo_info(
             wanted.repository, repo_type=wanted.kind, revision=wanted.revision, timeout=TIMEOUT
         )
+    except CheckpointError:  # of an answer that is not safe
+        raise
     except Exception as error:  # the client raises its own types, its HTTP library's and the system's
         if not _is_away(error):
             raise _explained(error, wanted) from error
@@ -165,6 +169,8 @@ def _snapshot(wanted: Wanted, names: list[str], *, local: bool) -> Path:
             allow_patterns=[glob.escape(name) for name in names] or None,
             local_files_only=local,
         )
+    except CheckpointError:  # of an answer that is not safe
+        raise
     except Exception as error:
         raise _explained(error, wanted) from error
     for name in names:
@@ -182,9 +188,9 @@ def _cache() -> Path:
     # A user who says where the Hub's files go has them there, shared with other tools; else all of ours is in one
     # folder, which VITRAIL_CACHE moves and which can be deleted as a whole.
     if own := os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE"):
-        return Path(os.path.expandvars(own)).expanduser()
+        return home_path(os.path.expandvars(own))
     if home := os.environ.get("HF_HOME"):
-        return Path(os.path.expandvars(home)).expanduser() / "hub"
+        return home_path(os.path.expandvars(home)) / "hub"
     return cache_folder() / "hub"
 
 

@@ -5,12 +5,14 @@ import shutil
 import sys
 import time
 
+from vitrail.errors import harmless
+
 INTERVAL = 0.1  # seconds between two drawings
 
 
 def say(line: str) -> None:
     """Write one line for people on stderr; a stderr that is closed stops nothing."""
-    _write(f"{line}\n")
+    _write(f"{harmless(line)}\n")
 
 
 class Progress(contextlib.AbstractContextManager["Progress"]):

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from vitrail.errors import WITHOUT_LABELS, ConfigError, DataError, VitrailError
 from vitrail.files import columns as found
 from vitrail.files.atomic import replacing
+from vitrail.files.reading import open_regular
 
 LARGEST_GROUP = 1 << 30  # bytes of images in one row group: all of it is read for one row
 KEPT = 128 << 20  # bytes of decoded row groups that a process keeps
@@ -62,6 +63,7 @@ class ImageTable:
                         f"{self.label!r}, got {columns[0]!r} and {columns[1]!r}, or names that differ. "
                         "Read them one by one."
                     )
+                _check_rows(file.metadata, path)
                 for group in range(file.metadata.num_row_groups):
                     _check_size(file.metadata.row_group(group), self.image, path)
                     groups.append((number, group, file.metadata.row_group(group).num_rows))
@@ -150,6 +152,11 @@ class ImageTable:
             path, row = self.place(int(numbers.argmax()))
             known = f"{len(given)} classes" if given is not None else f"fewer than {found.MOST_CLASSES:,} classes"
             raise DataError(f"{path}: expected {known}; row {row} has the label {highest}. Check the class names.")
+        if given is None and highest >= found.likely_classes(len(numbers)):
+            raise DataError(
+                f"{self.paths[0]}: the highest label is {highest:,}, in {len(numbers):,} rows: such numbers are no "
+                "classes. Count the classes from 0, or name them."
+            )
         numbers[numbers < 0] = -1
         return tuple(str(number) for number in range(highest + 1)) if given is None else given
 
@@ -215,18 +222,24 @@ class _Kept:
 def _opened(path: Path) -> Iterator[Any]:
     """Open a parquet file; whatever its damage makes the library raise becomes one error."""
     try:
-        import pyarrow as arrow
         from pyarrow import parquet
     except ImportError as error:
         raise ConfigError("reading parquet files needs pyarrow. Install it: pip install pyarrow.") from error
     try:
-        with parquet.ParquetFile(path, page_checksum_verification=True) as file:
+        with open_regular(path) as plain, parquet.ParquetFile(plain, page_checksum_verification=True) as file:
             yield file
     except VitrailError:
         raise
-    except (arrow.ArrowException, OSError, ValueError, KeyError, MemoryError) as error:
+    except Exception as error:  # whatever its damage makes the library, or numpy, raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(f"{path} is damaged: {reason[:200]}. {found.COPY}") from error
+
+
+def _check_rows(metadata: Any, path: Path) -> None:  # noqa: ANN401
+    """Refuse a file that says it has more rows than bytes, before any array is made of so many."""
+    rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    if min(rows, default=0) < 0 or sum(rows) > path.stat().st_size:
+        raise DataError(f"{path} is damaged: it says that it has {sum(rows):,} images. {found.COPY}")
 
 
 def _check_size(group: Any, image: str, path: Path) -> None:  # noqa: ANN401

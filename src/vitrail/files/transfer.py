@@ -18,10 +18,13 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 from vitrail.errors import CheckpointError
 from vitrail.files.atomic import write_bytes, writing
 from vitrail.files.progress import Progress
+from vitrail.files.reading import read_json
 
 PAUSES = (1.0, 2.0, 4.0, 8.0)  # seconds before each further try
 TIMEOUT = 30.0  # seconds without a byte
 CHUNK = 1 << 20
+LARGEST_RECORD = 1 << 16  # bytes
+LONGEST_TAG = 1000  # signs of what a server calls a version
 ELSEWHERE = "or download the file elsewhere and give its path"
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -130,7 +133,7 @@ class Part:
     def state(self) -> tuple[int, str, int | None]:
         """The bytes that can be continued, the version that they are of, and its size; 0 where that is not known."""
         try:
-            record = json.loads(self.record.read_bytes())
+            record = read_json(self.record, most=LARGEST_RECORD)
             validator, total = record["validator"], record["total"]
             size = self.path.stat().st_size
         except (OSError, ValueError, KeyError, TypeError):
@@ -251,7 +254,9 @@ def _append(response: http.client.HTTPResponse, part: Part, progress: Progress) 
 def _validator(headers: Message) -> str | None:
     etag = headers.get("ETag")
     # A weak tag promises the same meaning, not the same bytes: RFC 9110 forbids it in If-Range.
-    return etag if etag and not etag.startswith("W/") else headers.get("Last-Modified")
+    found = etag if etag and not etag.startswith("W/") else headers.get("Last-Modified")
+    # It is kept, and sent back as a header of ours.
+    return found if found and len(found) <= LONGEST_TAG and found.isascii() and found.isprintable() else None
 
 
 def _whole(headers: Message, address: Address) -> int | None:
@@ -261,11 +266,11 @@ def _whole(headers: Message, address: Address) -> int | None:
             "Download the file yourself and give its path."
         )
     length = headers.get("Content-Length", "")
-    return int(length) if re.fullmatch(r"[0-9]+", length) else None
+    return int(length) if re.fullmatch(r"[0-9]{1,18}", length) else None
 
 
 def _check_continued(headers: Message, part: Part, done: int, validator: str, total: int | None) -> int:
-    match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", headers.get("Content-Range", ""))
+    match = re.fullmatch(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)", headers.get("Content-Range", ""))
     # Some servers do ranges but ignore If-Range: the version is compared here too.
     known = _validator(headers) in (validator, None)
     end = None if match is None else int(match[2]) + 1 if match[3] == "*" else int(match[3])

@@ -76,15 +76,17 @@ def observe(
 ) -> Float[Tensor, "B T D"]:
     """Send images through once and show all attention weights (eq. 6) to observers; give the tokens at the end.
 
-    `features` are given what every layer makes of the patches, as `feature_map` gives it.
+    Without observers no weights are computed. `features` are given what every layer makes of the patches, as
+    `feature_map` gives it.
     """
     tokens, grid = model.embed(images), model.grid_of(images)
     for layer, block in enumerate(model.blocks):
         tokens, keys = model.block_input(tokens, layer, grid)
-        for first, weights in block.attention.weights_in_parts(block.attention_input(tokens), grid, keys):
-            some = Weights(weights)
-            for observer in observers:
-                observer.see(layer, first, some)
+        if observers:
+            for first, weights in block.attention.weights_in_parts(block.attention_input(tokens), grid, keys):
+                some = Weights(weights)
+                for observer in observers:
+                    observer.see(layer, first, some)
         tokens = block(tokens, grid, keys)
         if features is not None:
             patches = model.norm(tokens)[:, model.config.class_tokens :]

@@ -13,9 +13,11 @@ from torch.nn import functional as F
 
 from vitrail import figures
 from vitrail.config import PatchStem, ViTConfig
+from vitrail.config.model import Pooling
 from vitrail.data.transforms.resize import resize
-from vitrail.figures import Curve
+from vitrail.figures import Curve, measured
 from vitrail.inspection.bias import stride_of
+from vitrail.inspection.learning import learning_panels
 from vitrail.inspection.page import with_color
 from vitrail.inspection.predictions import Predictions
 from vitrail.inspection.study import Findings, Inspected
@@ -35,6 +37,16 @@ Titled = Sequence[tuple[str, Findings]]  # models by their titles, with what was
 MOST_TILES = 24  # patches of a side that have a tile
 
 
+READ: dict[Pooling, tuple[str, str]] = {  # what the classifier reads, and who attends to what it reads
+    "token": ("the class token, which the classifier reads", "the class token attends"),
+    "mean": ("the mean of all tokens, which the classifier reads", "all tokens attend, on average,"),
+    "max": (
+        "the mean of all tokens, of whose largest values the classifier reads",
+        "all tokens attend, on average,",
+    ),
+}
+
+
 class Drawing(NamedTuple):
     """A picture to be drawn in either theme, and its words."""
 
@@ -47,6 +59,15 @@ class Drawing(NamedTuple):
 
 def drawings(subject: Inspected, other: Inspected | None, between: Float[Tensor, "L L2"] | None) -> Iterator[Drawing]:
     """Give every picture that there is of a model, and of another beside it."""
+    if panels := learning_panels(subject.log):
+        yield Drawing(
+            "learning",
+            "How it learned",
+            "Loss, accuracy and learning rate by step, from the run's log. Training values are means over the images "
+            "since the value before, as they were augmented and mixed, so that they may be worse than those of "
+            "validation images, which are as they come.",
+            lambda theme: measured.draw_learning(panels, theme),
+        )
     yield _filters(subject)
     if other is not None:
         yield _filters(other, "other-")
@@ -61,7 +82,8 @@ def drawings(subject: Inspected, other: Inspected | None, between: Float[Tensor,
         yield Drawing(
             "layers-against",
             "Which layers of two models are alike",
-            f"CKA between the layers of {subject.title} and those of {other.title}, over the images.",
+            f"CKA between the layers of {subject.title} and those of {other.title}, over "
+            f"{0 if subject.found is None else subject.found.drawn} images drawn at random.",
             lambda theme: figures.draw_matrix(between.numpy(), other.title, subject.title, theme),
         )
 
@@ -140,38 +162,45 @@ def _positions(model: Model) -> Iterator[Drawing]:
 def _attention(model: Model, found: Findings, both: Titled) -> Iterator[Drawing]:
     views, seen = found.views, found.attention
     looked = [(title, each.attention) for title, each in both if each.attention is not None]
-    for name, title, how, part in (
-        ("distance", "How far its heads look", "as they are, as in the authors' code", "distance"),
-        ("distance-normalised", "The same, of what goes to patches", "scaled to one", "normalized_distance"),
-    ):
+    tokens = [each.pooling == "token" for _, each in looked]
+    apart = any(tokens)  # else all weights go to patches, and are scaled to one already
+    left_out = f" {'The' if all(tokens) else 'A'} class token is left out, and the other weights"
+    distances = [("distance", "How far its heads look", "distance", f"{left_out} are as they are, as the authors do.")]
+    if apart:
+        more = ("distance-normalised", "The same, of what goes to patches", "normalized_distance")
+        distances.append((*more, f"{left_out} are scaled to one."))
+    for name, title, part, token in distances:
         panels = [(whose, getattr(each, part).mean(dim=0).numpy()) for whose, each in looked]
         if panels:
             yield Drawing(
                 name,
                 title,
-                "Mean distance in pixels from a patch to those that it attends to, a dot a head, over "
-                f"{len(views.images)} images (Fig. 7 right, Fig. 11). The class token is left out, the other weights "
-                f"are {how}.",
+                "Mean distance in pixels from a patch to those that it attends to, a dot a head, over the "
+                f"{len(views.images)} images shown (Fig. 7 right, Fig. 11).{token if apart else ''}",
                 lambda theme, panels=panels: figures.draw_distances(panels, theme),
             )
     if seen is None:
         return
-    pictures = [_channels_last(picture) for picture in views.pixels[:SHOWN]]
-    lit = enlarge(seen.rollout[:SHOWN], views.pixels.shape[2:], stride_of(model))
+    pictures = [_channels_last(picture) for picture in views.pictures[:SHOWN]]
+    finer = [picture.shape[1] / views.pixels.shape[3] for picture in pictures]
+    lit = [
+        enlarge(each[None], picture.shape[:2], round(factor * stride_of(model)))[0]
+        for each, picture, factor in zip(seen.rollout[:SHOWN], pictures, finer, strict=True)
+    ]
     names = [short(name) for name in views.names[:SHOWN]]
+    read, who = READ[seen.pooling]
     yield Drawing(
         "rollout",
         "Where it looks",
-        "Attention rollout: the share of each patch in what the classifier reads, through all layers (Figs. 6 and 14), "
-        "dark where it is least and bright where it is most.",
+        f"Attention rollout: the share of each patch in {read}, through all layers (Figs. 6 and 14), dark where it is "
+        "least and bright where it is most.",
         lambda theme: figures.draw_overlays(pictures, [each.numpy() for each in lit], names, theme),
         photographic=True,
     )
-    reads = "the class token attends" if isinstance(model, ViT) and model.config.class_tokens else "all tokens attend"
     yield Drawing(
         "heads",
         "What each head looks at",
-        f"What {reads} to in {names[0]}, by layer and head; each map is scaled to its own largest weight.",
+        f"What {who} to in {names[0]}, by layer and head; each map is scaled to its own largest weight.",
         lambda theme: figures.draw_heads(seen.pooled[0].numpy(), theme),
     )
 
@@ -181,10 +210,17 @@ def _bias(stride: int, found: Findings, both: Titled) -> Iterator[Drawing]:
     values = [("representation", "cosine")]
     if not any(agreement.same.isnan().any() for _, _, agreement in moved):  # of models without classes
         values.append(("same answer", "same"))
+    same = ", and the share of images with the same answer" if len(values) > 1 else ""
+    cells = "a whole patch" if found.attention is not None else "a whole cell of its features"
+
+    over = f"over {found.drawn} images drawn at random"
+
+    def curve(title: str, x: Sequence[float], agreement: Any, value: str) -> Curve:  # noqa: ANN401
+        heights, intervals = getattr(agreement, value), getattr(agreement, f"{value}_interval")
+        return Curve(title, x, heights.tolist(), intervals.tolist())
 
     def panel(words: str, x: str, part: str, value: str) -> tuple[str, list[Curve]]:
-        rows = ((title, getattr(each, x), getattr(getattr(each, part), value)) for title, each, _ in moved)
-        return words, [Curve(title, places, heights.tolist()) for title, places, heights in rows]
+        return words, [curve(title, getattr(each, x), getattr(each, part), value) for title, each, _ in moved]
 
     if moved:
         shown = [("features that moved along", "maps"), *values]
@@ -192,9 +228,9 @@ def _bias(stride: int, found: Findings, both: Titled) -> Iterator[Drawing]:
         yield Drawing(
             "shifts",
             "When the image moves",
-            "The image moved to the right by so many pixels: cosine of the features with those moved along, of the "
-            "representation with that before, and the share of images with the same answer. Dotted: whole patches.",
-            lambda theme: figures.draw_curves(shifted, "shift, pixels", theme, marks=[stride, 2 * stride]),
+            "The image moved to the right by so many pixels: cosine of the features with those moved along, and of the "
+            f"representation with that before{same}, {over}, with intervals of 95 %. Dotted: {cells}.",
+            lambda theme: figures.draw_curves(shifted, f"shift, pixels; n = {found.drawn}", theme, marks=[stride]),
         )
         spoiled = [
             panel(f"{how}: {words}", "shares", part, value)
@@ -204,16 +240,16 @@ def _bias(stride: int, found: Findings, both: Titled) -> Iterator[Drawing]:
         yield Drawing(
             "patches",
             "When patches are lost or exchanged",
-            "Cosine of the representation with that of the whole image, and the share of images with the same answer, "
-            "when a share of the patches is made grey, or exchanged among themselves.",
-            lambda theme: figures.draw_curves(spoiled, "share of the patches", theme, percent=True),
+            f"Cosine of the representation with that of the whole image{same}, when a share of the patches is made "
+            f"grey, or exchanged among themselves, {over}, with intervals of 95 %.",
+            lambda theme: figures.draw_curves(spoiled, f"patches changed; n = {found.drawn}", theme, percent=True),
         )
     layers = found.layers
     if layers is not None:
         yield Drawing(
             "layers",
             "Which layers are alike",
-            "CKA between the features of all layers, over the images (unbiased; 1 for the same up to a rotation).",
+            f"CKA between the features of all layers, {over} (unbiased; 1 for the same up to a rotation).",
             lambda theme: figures.draw_matrix(layers.numpy(), "layer", "layer", theme),
         )
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from vitrail.config import PatchStem
 from vitrail.errors import ConfigError, ShapeError
 from vitrail.inspection.views import AT_ONCE, to_model, unwrap
-from vitrail.models import BiT, ViT, eval_mode
+from vitrail.models import ViT, eval_mode
 from vitrail.ops.patches import patchify
 from vitrail.ops.similarity import FEWEST, gram, kernel_alignment
 
@@ -111,8 +111,7 @@ def compare_layers(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Float[Te
 def grams_of(model: nn.Module, images: Float[Tensor, "B C H W"]) -> Grams:
     """Send images through and give every layer's Gram matrix."""
     inside = unwrap(model)
-    assert isinstance(inside, ViT | BiT)
-    count = len(inside.blocks if isinstance(inside, ViT) else inside.stages)
+    count = inside.layers
     features = LayerFeatures(count)
     with eval_mode(inside):
         for some in to_model(inside, images).split(AT_ONCE):

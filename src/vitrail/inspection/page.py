@@ -4,7 +4,7 @@ import base64
 import html
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -121,9 +121,10 @@ class Picture(NamedTuple):
     bytes: int
 
 
-def pictures_of(pixels: UInt8[Tensor, "B C H W"], most: int) -> list[Picture]:
+def pictures_of(pixels: Sequence[UInt8[Tensor, "C H W"]] | UInt8[Tensor, "B C H W"], most: int) -> list[Picture]:
     """Encode images so that all of them take no more than so many bytes; smaller than the last side none is made."""
-    made = [_encoded(picture, lossless=True) for picture in pixels] if max(pixels.shape[2:]) <= LOSSLESS else []
+    small = max(max(picture.shape[1:]) for picture in pixels) <= LOSSLESS
+    made = [_encoded(picture, lossless=True) for picture in pixels] if small else []
     if made and sum(picture.bytes for picture in made) <= most:
         return made
     for side in SIDES:

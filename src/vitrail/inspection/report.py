@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -18,17 +18,29 @@ from vitrail.config import PatchStem, ViTConfig
 from vitrail.data.decode import decode, encode
 from vitrail.errors import DataError
 from vitrail.figures import size_of_png
-from vitrail.files import check_replaceable, new_folder
+from vitrail.files import check_replaceable, new_folder, read_json
 from vitrail.inspection.drawing import Drawing, drawings, numbers
 from vitrail.inspection.page import render_page, to_levels, url_of
 from vitrail.inspection.study import FIRST, Attention, Inspected
 from vitrail.models import Model
+from vitrail.ops.metrics import log_probabilities
 from vitrail.runtime.reporter import SILENT, Reporter, harmless
 
 PAGE, NUMBERS, FIGURES = "report.html", "inspection.json", "figures"
 OURS = (PAGE, NUMBERS, FIGURES)
 QUALITY = 80  # of photographs in a figure
 MOST_IMAGES = 256  # of a page
+
+
+class Measured(NamedTuple):
+    """What was measured of a model, to be shown before what is inside it."""
+
+    headline: Mapping[str, str] | None = None  # a value, its words and its interval
+    drawings: Sequence[Drawing] = ()
+    tables: Sequence[Mapping[str, Any]] = ()
+
+
+NOTHING = Measured()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,24 +73,24 @@ def write_report(
     other: Inspected | None = None,
     between: Float[Tensor, "L L2"] | None = None,
     mistakes: Sequence[int] = (),
-    tables: Sequence[Mapping[str, Any]] = (),
+    measured: Measured = NOTHING,
     beside: Mapping[str, bytes] = MappingProxyType({}),
     command: str = "",
     report: Reporter = SILENT,
 ) -> Report:
     """Draw every picture, write the numbers, and put all of it into one page.
 
-    `mistakes` are places of images that it was sure of and wrong; `tables` are shown before the page's own; `beside`
-    are files of the same folder. An earlier report of the same model is replaced, whole, at the end.
+    `mistakes` are places of images that it was sure of and wrong; `measured` is shown before all else; `beside` are
+    files of the same folder. An earlier report of the same model is replaced, whole, at the end.
     """
     check_folder(folder, subject.title, beside)
     drawn: list[dict[str, Any]] = []
     files = dict(beside)
-    every = list(drawings(subject, other, between))
+    every = [*measured.drawings, *drawings(subject, other, between)]
     for done, drawing in enumerate(every, start=1):
         light, dark = drawing.draw("light"), drawing.draw("dark")
         files[f"{FIGURES}/{drawing.name}.png"] = light
-        drawn.append(_figure(drawing, light, dark))
+        drawn.append(_figure(drawing, light, dark) | {"measured": done <= len(measured.drawings)})
         report.progress("drawing figures", done, len(every))
     named = answers(subject)
     document = {
@@ -86,8 +98,9 @@ def write_report(
         "subtitle": in_words(subject.model),
         "command": command,
         "version": __version__,
+        "headline": measured.headline,
         "figures": drawn,
-        "tables": [*tables, *_tables(subject)],
+        "tables": [*({**table, "measured": True} for table in measured.tables), *_tables(subject)],
         "images": list(_images(subject, named, set(mistakes))),
     }
     said = {"title": subject.title, "subtitle": in_words(subject.model), "command": command, **_numbers(subject, named)}
@@ -116,7 +129,7 @@ def check_folder(folder: Path, title: str, beside: Collection[str] = ()) -> None
     """Refuse a place that is taken by anything but an earlier report of the same model."""
     check_replaceable(folder, overwrite=True, ours=(*OURS, *beside), mark=NUMBERS)
     try:
-        before = json.loads((folder / NUMBERS).read_bytes()).get("title")
+        before = read_json(folder / NUMBERS).get("title")
     except (OSError, ValueError, AttributeError):
         return
     if before != title:
@@ -148,7 +161,8 @@ def answers(subject: Inspected) -> list[list[dict[str, Any]]]:
         return []
     if not subject.model.config.classes:
         return [[] for _ in found.logits]
-    best = found.logits.softmax(dim=1).topk(min(FIRST, found.logits.shape[1]), dim=1)
+    shares = log_probabilities(found.logits, subject.model.card.temperature).exp()
+    best = shares.topk(min(FIRST, shares.shape[1]), dim=1)
     return [
         [
             {"name": str(number) if names is None else names[number], "probability": round(share, 6)}
@@ -182,7 +196,6 @@ def _images(subject: Inspected, named: Sequence[Sequence[Any]], mistakes: set[in
     if found is None:
         return
     views = found.views
-    leading = bool(isinstance(subject.model.config, ViTConfig) and subject.model.config.class_tokens)
     for number, top in enumerate(named):
         label, picture = views.labels[number], found.pictures[number]
         known = bool(top) and label in (names_of(subject) or ())  # else the classes are others
@@ -196,11 +209,11 @@ def _images(subject: Inspected, named: Sequence[Sequence[Any]], mistakes: set[in
             "right": views.verdicts[number] if views.verdicts else right,
             "top": top,
             "mistake": number in mistakes,
-            "attention": None if found.attention is None else _attention(found.attention, number, leading=leading),
+            "attention": None if found.attention is None else _attention(found.attention, number),
         }
 
 
-def _attention(found: Attention, number: int, *, leading: bool) -> dict[str, Any]:
+def _attention(found: Attention, number: int) -> dict[str, Any]:
     maps, weights = found.maps[number], found.pooled[number]
     heads = maps.levels.shape[1]
     if heads == 1:  # the page shows the mean of the heads alone
@@ -213,7 +226,7 @@ def _attention(found: Attention, number: int, *, leading: bool) -> dict[str, Any
         "layers": maps.levels.shape[0],
         "heads": heads,
         "all_heads": heads == found.pooled.shape[2],
-        "class_token": leading,
+        "class_token": found.pooling == "token",
         "maps": _text(maps.levels),
         "peaks": _text(maps.peaks),
         "pooled": _text(pooled.numpy()),
@@ -256,8 +269,10 @@ def _numbers(subject: Inspected, named: Sequence[Sequence[Any]]) -> dict[str, An
         ("shuffled", {"shares": list(found.shares)}, found.shuffled),
     ):
         if agreement is not None:
-            said[name] = places | {part: numbers(values) for part, values in agreement._asdict().items()}
+            parts = {part: numbers(values) for part, values in agreement._asdict().items()}
+            said[name] = {**places, "images": found.drawn, **parts}
     if found.layers is not None:
+        said["layers_images"] = found.drawn
         said["layers"] = numbers(found.layers)
     return said
 

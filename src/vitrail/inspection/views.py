@@ -1,6 +1,7 @@
 """A model to look into, and images as it reads them, with the pixels to show beside; and which images to show."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -9,14 +10,17 @@ from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitrail.data.decode import ImageError
+from vitrail.config import Grid, Preprocessing
+from vitrail.data.decode import ImageError, OpenImage, Pixels
 from vitrail.data.source import Source
 from vitrail.data.transforms.finish import scale
 from vitrail.data.transforms.resize import EvalTransform
 from vitrail.errors import ConfigError, DataError, ShapeError
 from vitrail.models import Model, ViT, eval_mode
+from vitrail.ops.metrics import log_probabilities
 from vitrail.runtime.reporter import SILENT, Reporter
 
+SHARP = 384  # pixels of the longer side of an image that is shown, where it has so many
 AT_ONCE = 16  # images that are looked at
 SEARCHED = 32  # images that are searched for mistakes at once
 
@@ -75,18 +79,33 @@ class Views(NamedTuple):
     names: Sequence[str]
     labels: Sequence[str | None]  # what they are, where it is known
     verdicts: Sequence[bool | None] = ()  # whether the answer is right, where something else than the label says it
+    sharp: Sequence[UInt8[Tensor, "C h w"]] = ()  # the same parts of the images, sharper, where they are to be shown
+
+    @property
+    def pictures(self) -> Sequence[UInt8[Tensor, "C h w"]]:
+        """The images to show."""
+        return self.sharp or list(self.pixels)
 
 
-def views_of(model: Model, source: Source, numbers: Sequence[int]) -> tuple[Views, list[int], list[str]]:
-    """Decode and resize images as the model reads them; give the numbers of those that could be, and why others not."""
+def views_of(
+    model: Model, source: Source, numbers: Sequence[int], *, sharp: bool = False
+) -> tuple[Views, list[int], list[str]]:
+    """Decode and resize images as the model reads them; give the numbers of those that could be, and why others not.
+
+    `sharp` keeps the same parts of the images at their own sharpness too, to be shown.
+    """
     config, preprocessing = model.config, model.card.preprocessing
     if config.channels not in (1, 3):
         raise ConfigError(f"images have 1 or 3 channels, and the model reads {config.channels}. Give no images.")
     take = EvalTransform(config.image_size, preprocessing, channels=config.channels)
-    pixels, kept, bad = [], [], []
+    pixels, pictures, kept, bad = [], [], [], []
     for number in numbers:
         try:
-            pixels.append(take(source.read(number), number, 0))
+            data = source.read(number)
+            pixels.append(take(data, number, 0))
+            if sharp:
+                larger = sharper_size(data, config.image_size, preprocessing)
+                pictures.append(pixels[-1] if larger is None else replace(take, size=larger)(data, number, 0))
             kept.append(number)
         except ImageError as error:
             bad.append(f"{source.name(number)}: {error}")
@@ -96,7 +115,17 @@ def views_of(model: Model, source: Source, numbers: Sequence[int]) -> tuple[View
     labels = source.labels_of(np.array(kept))
     names = [source.class_names[label] if label >= 0 else None for label in labels.tolist()]
     views = Views(stacked, scale(stacked, preprocessing), [source.name(number) for number in kept], names)
-    return views, kept, bad
+    return views._replace(sharp=pictures), kept, bad
+
+
+def sharper_size(data: bytes | Pixels, size: Grid, preprocessing: Preprocessing) -> Grid | None:
+    """Give the size at which the part of an image that a model reads has its own pixels, or as many as are shown."""
+    image = OpenImage(data) if isinstance(data, bytes) else None
+    own = (image.height, image.width) if image is not None else np.shape(data)[:2]
+    ratios = [side * preprocessing.crop_share / goal for side, goal in zip(own, size, strict=True)]
+    finer = max(ratios) if preprocessing.resize == "squash" else min(ratios)
+    factor = min(finer, SHARP / max(size))
+    return None if factor <= 1 else (round(size[0] * factor), round(size[1] * factor))
 
 
 def spread(count: int, wanted: int) -> NDArray[np.int64]:
@@ -132,7 +161,7 @@ def surest_mistakes(model: Model, source: Source, numbers: Sequence[int]) -> lis
         except DataError:  # none of these can be decoded; others may
             continue
         with eval_mode(model):
-            shares = model(to_model(model, views.images)).float().softmax(dim=1)
+            shares = log_probabilities(model(to_model(model, views.images)), model.card.temperature).exp()
         sure, answer = shares.max(dim=1)
         wrong = (answer.cpu() != torch.from_numpy(source.labels[kept])).tolist()
         found += [(-share, number) for share, number, bad in zip(sure.tolist(), kept, wrong, strict=True) if bad]

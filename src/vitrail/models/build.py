@@ -110,7 +110,7 @@ def create(
     device: torch.device | str | None = None,
     **fields: object,
 ) -> Model:
-    """Make a fresh model by the paper's name, such as ViT-B/16: one of `vitrail.names()`.
+    """Make a fresh model by the paper's name, such as ViT-B/16: one of `vitrail.names()`; `load` opens trained ones.
 
     `classes` is how many the classifier tells apart (None: there is none), `image_size` a side or (height, width) in
     pixels; `seed` draws the weights; `fields` are others of its configuration, such as `depth=6`.

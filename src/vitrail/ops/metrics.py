@@ -39,6 +39,30 @@ def bounded(logits: Float[Tensor, "B K"]) -> Float[Tensor, "B K"]:
     return logits.float().clamp(-LARGEST, LARGEST)
 
 
+def log_probabilities(logits: Float[Tensor, "B K"], temperature: float = 1.0) -> Float[Tensor, "B K"]:
+    """Give the logarithms of the classes' probabilities: a softmax of the logits over the temperature."""
+    return (bounded(logits) / temperature).log_softmax(dim=1)
+
+
+COLDEST, HOTTEST = 0.05, 20.0  # temperatures
+
+
+def fit_temperature(logits: Float[Tensor, "B K"], labels: Int[Tensor, " B"]) -> float:
+    """Give the temperature under which the labels are likeliest (Guo et al., 2017), within 0.05 and 20.
+
+    The likelihood is concave in the inverse of the temperature: its slope is bisected.
+    """
+    exact = bounded(logits).double()
+    true = exact.gather(1, labels[:, None])[:, 0].mean()
+    low, high = math.log(COLDEST), math.log(HOTTEST)
+    while high - low > 1e-7:
+        middle = (low + high) / 2
+        shares = (exact / math.exp(middle)).softmax(dim=1)
+        expected = torch.where(shares > 0, shares * exact, 0.0).sum(dim=1).mean()
+        low, high = (low, middle) if true > expected else (middle, high)  # the true logits say more: colder
+    return math.exp((low + high) / 2)
+
+
 def confusion_matrix(labels: NDArray[np.int64], answers: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
     """Count images by true class (rows) and answer (columns); what lacks either, -1, is in none."""
     sound = (labels >= 0) & (answers >= 0)
@@ -130,6 +154,31 @@ def wilson(right: int, images: int) -> tuple[float, float]:
     middle = (share + more / 2) / (1 + more)
     half = NORMAL / (1 + more) * math.sqrt(share * (1 - share) / images + more / images / 4)
     return (0.0 if right == 0 else middle - half), (1.0 if right == images else middle + half)
+
+
+def mean_interval(values: NDArray[np.floating]) -> tuple[float, float]:
+    """Give the 95 % interval of a mean by Student's t; NaN of fewer than two values, which say nothing of it."""
+    count = len(values)
+    if count < 2:
+        return math.nan, math.nan
+    exact = values.astype(np.float64)
+    half = student(count - 1) * float(exact.std(ddof=1)) / math.sqrt(count)
+    return float(exact.mean()) - half, float(exact.mean()) + half
+
+
+def student(freedom: int) -> float:
+    """Give the deviations within which 95 % of Student's t lie: exact up to two, then by Fisher's series."""
+    if freedom <= 2:
+        return (12.706204736, 4.302652730)[freedom - 1]
+    z, n = NORMAL, freedom
+    series = (
+        z,
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return sum(term / n**power for power, term in enumerate(series))
 
 
 @dataclass(frozen=True, kw_only=True)

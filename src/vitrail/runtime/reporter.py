@@ -1,5 +1,7 @@
 """What people see of work that takes long: a bar on a terminal, a live line in a notebook, plain lines elsewhere."""
 
+import logging
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,6 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.cells import cell_len as cell_len, set_cell_size
+
+from vitrail.errors import harmless as harmless
 
 PAUSE = 2.0  # seconds between plain lines of a run that goes fast
 LIVE = 0.2  # seconds between two drawings of a live line
@@ -40,7 +44,35 @@ SILENT = Reporter()
 
 @contextmanager
 def reporting(*, quiet: bool = False) -> Iterator[Reporter]:
-    """Give the reporter for where this program runs: a terminal, a notebook, a file or a pipe."""
+    """Give the reporter for where this program runs: a terminal, a notebook, a file or a pipe.
+
+    It says the warnings that the library logs meanwhile too, each once.
+    """
+    with _reporter(quiet=quiet) as report:
+        heard, logger = _Heard(report), logging.getLogger("vitrail")
+        logger.addHandler(heard)
+        try:
+            yield report
+        finally:
+            logger.removeHandler(heard)
+
+
+class _Heard(logging.Handler):
+    """Hands warnings of the library to a reporter, in the main process of a run."""
+
+    def __init__(self, report: Reporter) -> None:
+        super().__init__(logging.WARNING)
+        self.report, self.said = report, set[str]()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if text not in self.said and os.environ.get("RANK", "0") == "0":
+            self.said.add(text)
+            self.report.note(text)
+
+
+@contextmanager
+def _reporter(*, quiet: bool) -> Iterator[Reporter]:
     if quiet:
         yield SILENT
     elif _in_notebook():
@@ -59,11 +91,6 @@ def reporting(*, quiet: bool = False) -> Iterator[Reporter]:
             yield _Bar(bar)
     else:
         yield _Lines()
-
-
-def harmless(text: str) -> str:
-    """Give a text without what would drive a terminal: names of files may hold anything."""
-    return "".join(sign if sign.isprintable() or sign == "\n" else repr(sign)[1:-1] for sign in text)
 
 
 def one_line(text: str) -> str:
@@ -115,7 +142,7 @@ class _Shown(Reporter):
 
     def record(self, record: Mapping[str, Any]) -> None:
         match record["kind"]:
-            case "begin":
+            case "begin" | "plan":
                 self.steps = record["steps"]
             case "train":
                 self.step(record["step"], describe(record))
@@ -134,7 +161,7 @@ class _Bar(_Shown):
         self.bar, self.tasks = bar, dict[str, Any]()
 
     def note(self, text: str) -> None:
-        self.bar.console.print(harmless(text), markup=False)
+        self.bar.console.print(harmless(text), markup=False, emoji=False)
 
     def progress(self, what: str, done: int = 0, total: int | None = None) -> None:
         self._move(what, done, total, what)

@@ -3,15 +3,18 @@
 import math
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from vitrail.checkpoint.run_folder import read_document, write_documents
+from vitrail.config.recipe import MOST_STEPS
 from vitrail.data.source import Batch, Source
 from vitrail.errors import DataError
 from vitrail.models import Model, eval_mode
@@ -19,10 +22,15 @@ from vitrail.ops.losses import loss_of
 from vitrail.ops.metrics import ranks_of, within
 from vitrail.runtime.inference import InferenceOptions, feed_of
 from vitrail.runtime.reporter import Reporter
-from vitrail.train.folder import Checkpoints, Journal, numeric_environment
-from vitrail.train.loop import Chore, Plan, pad_batch
+from vitrail.train.folder import PACE, Checkpoints, Journal, numeric_environment
+from vitrail.train.loop import Chore, Plan, Turn, pad_batch
 from vitrail.train.state import Best, DivergedError, State
 
+PARTS = 20  # of the time, after each of which the end is planned anew
+WINDOW = 5  # parts whose pace counts
+SPARE = 0.02  # of the time, for what is written at the end
+CLOSE = 0.02  # of the steps that are left: a plan that is so near stays
+ANSWER = 1 / 3  # what an image costs that is evaluated, of one that is trained on
 Count = Callable[[Batch, int], Tensor]  # from a padded batch and its number of real images to sums
 Evaluate = Callable[[], Mapping[str, float]]  # on every rank; the same numbers on all
 
@@ -103,6 +111,7 @@ class _Measuring(_Noting):
 
     log: Log
     evaluate: Evaluate
+    seconds: float = 0.0  # that the last one took
 
     def measured(self, state: State) -> tuple[dict[str, float], dict[str, float]]:
         """Give the numbers, and the time that they took, which is not the training's."""
@@ -112,13 +121,13 @@ class _Measuring(_Noting):
             with state.to_evaluate():
                 metrics = dict(self.evaluate())
         finally:
-            seconds = time.perf_counter() - start
-            self.log.clock += seconds
-        return metrics, {"seconds": seconds, "clock": time.time()}
+            self.seconds = time.perf_counter() - start
+            self.log.clock += self.seconds
+        return metrics, {"seconds": self.seconds, "clock": time.time()}
 
 
 class Evaluation(_Measuring):
-    """Accuracy on images that are not trained on; the best is remembered."""
+    """Accuracy on images that are not trained on; the best is remembered, of equals that of the least loss."""
 
     def do(self, state: State) -> None:
         """Evaluate."""
@@ -126,12 +135,14 @@ class Evaluation(_Measuring):
         check_finite(metrics, state.step)
         value = metrics["accuracy"] if "accuracy" in metrics else -metrics["loss"]  # the larger the better
         state.metrics = metrics
-        if state.best is None or value > state.best.value:
-            state.best, state.stale = Best(state.step, value), 0
-        else:
-            state.stale += 1
-        record = {"kind": "evaluation", "step": state.step, **metrics, "best_step": state.best.step}
-        self.note(record | {"best": abs(state.best.value), "time": took})
+        best, loss = state.best, metrics.get("loss")
+        better = best is None or value > best.value
+        state.stale = 0 if better else state.stale + 1
+        before = None if best is None or value != best.value else best.loss
+        if best is None or better or (loss is not None and before is not None and loss < before):
+            best = state.best = Best(state.step, value, loss)
+        record = {"kind": "evaluation", "step": state.step, **metrics, "best_step": best.step}
+        self.note(record | {"best": abs(best.value), "time": took})
 
 
 class Probing(_Measuring):
@@ -145,6 +156,74 @@ class Probing(_Measuring):
             self.report.note(f"step {state.step:,} was not probed: {error}")
             return
         self.note({"kind": "probe", "step": state.step, **metrics, "time": took})
+
+
+@dataclass
+class Tempo(_Noting):
+    """Ends a run in time: its end is planned anew by the clock; each plan is kept, and followed by a resumed run."""
+
+    folder: Path
+    until: float  # by time.monotonic
+    total: float  # seconds
+    images: tuple[int, int]  # that are evaluated at the end: to choose by, and to report on
+    evaluation: Evaluation | None
+    turns: list[Turn] = field(default_factory=list)
+    passed: int = 0  # parts of the time
+    marks: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=WINDOW))  # times and their steps
+
+    def begin(self, state: State) -> None:
+        """Take up what was planned before, and the time that it took."""
+        if (self.folder / PACE).is_file():
+            said = read_document(self.folder / PACE)
+            self.turns = [Turn(*turn) for turn in said["turns"]]
+            self.until -= said["used"]
+        for turn in self.turns:
+            if turn.step <= state.step:
+                self.plan.take_turn(turn)
+
+    def __call__(self, state: State, *, ends: bool, interrupted: bool) -> None:
+        """Follow the plan; make another where a part of the time has passed, or none is left."""
+        ahead = [turn for turn in self.turns if turn.step >= state.step]
+        now = time.monotonic()
+        left = self.until - SPARE * self.total - now
+        if ahead:
+            if ahead[0].step == state.step:
+                self._turn(ahead[0])
+        elif not ends:
+            self._plan_anew(state, now, left)
+        if interrupted:
+            self._keep(now)
+
+    def _plan_anew(self, state: State, now: float, left: float) -> None:
+        part = int(PARTS * (1 - left / self.total))
+        before, step = self.marks[0] if self.marks else (now, state.step)
+        pace = (now - before) / max(state.step - step, 1)
+        left -= self._at_the_end(pace)
+        due = part > self.passed and pace > 0
+        if due or not self.marks:  # from the end of the first step on: workers start in it
+            self.passed = part
+            self.marks.append((now, state.step))
+        steps = state.step + (min(int(left / pace), MOST_STEPS) if due and left > 0 else 0)
+        other = abs(steps - self.plan.steps) > max(CLOSE * (self.plan.steps - state.step), 1)
+        if left <= 0 or (due and other):
+            self.turns.append(Turn(state.step, self.plan.place(state.step), steps))
+            self._keep(now)
+            self._turn(self.turns[-1])
+
+    def _turn(self, turn: Turn) -> None:
+        self.plan.take_turn(turn)
+        self.note({"kind": "plan", "step": turn.step, "steps": turn.steps})
+
+    def _keep(self, now: float) -> None:
+        used = self.total - (self.until - now)
+        write_documents(self.folder, {PACE: {"used": used, "turns": [list(turn) for turn in self.turns]}})
+
+    def _at_the_end(self, pace: float) -> float:
+        """Give the seconds that the last evaluations take: as the last one did, or a share of a step's for an image."""
+        val, test = self.images
+        if self.evaluation is not None and self.evaluation.seconds and val:
+            return self.evaluation.seconds * (1 + test / val)
+        return ANSWER * pace / self.plan.config.batch_size * (val + test)
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """The folder of a run: what was asked, who trains in it, its checkpoints and its log, and how it ended."""
 
+import errno
 import json
 import math
 import os
@@ -32,23 +33,25 @@ from vitrail.checkpoint.run_folder import (
 from vitrail.config import ViTConfig
 from vitrail.config.fields import complete, encode, meant
 from vitrail.config.objective import Objective
+from vitrail.data.near import LARGEST
 from vitrail.data.source import Source, Subset
 from vitrail.data.sources.remote import RemoteShards
 from vitrail.data.splits import content_hashes
-from vitrail.errors import CheckpointError, ConfigError
+from vitrail.errors import CheckpointError, ConfigError, VitrailError
 from vitrail.files import fingerprint_of, new_folder, verify_sums, write_sums, writing
-from vitrail.files.atomic import sync
+from vitrail.files.atomic import HINTS, sync
 from vitrail.runtime.reporter import Reporter
 from vitrail.train.loop import Plan
 from vitrail.train.state import State
-from vitrail.train.task import CUT, Task
+from vitrail.train.task import CUT, Task, training_split, will_cut
 
-DONE, RESOLVED, LEFT_OUT, LOCK = "summary.json", "resolved.json", "left_out.json", ".lock"
-# What may change when a run is resumed: nothing of it changes the result.
-FREE = ("micro_batch", "keep", "save_every", "probe_every", "compile", "parallel", "augment_on", "bad_image_limit")
+DONE, RESOLVED, LEFT_OUT, PACE, LOCK = "summary.json", "resolved.json", "left_out.json", "pace.json", ".lock"
+# What may change when a run is resumed: nothing of it changes the training.
+FREE = {"micro_batch", "keep", "save_every", "probe_every", "compile", "parallel", "augment_on"}
+FREE |= {"bad_image_limit", "result"}
 LOOKED_AT = 4096  # images of a split whose contents are compared: all of a small one
 # What a killed run leaves of a file that it was writing.
-STEMS = "|".join(Path(name).stem for name in (*RUN_FILES, BEGUN, DONE, CUT, RESOLVED, LEFT_OUT))
+STEMS = "|".join(Path(name).stem for name in (*RUN_FILES, BEGUN, DONE, CUT, RESOLVED, LEFT_OUT, PACE))
 HALF = re.compile(rf"\.({STEMS})\.[0-9a-f]{{12}}(\.\w+)?")
 PATIENCE = 10.0  # seconds until a run that was killed is gone
 STATE, TENSORS, LOG = "state.json", "training.safetensors", "log.jsonl"
@@ -59,8 +62,11 @@ def begin(task: Task) -> None:
     """Write down what was asked; or refuse where something else was asked, and trained, before."""
     asked = {"command": task.command, "data": task.data, "model": task.model, "changes": dict(task.changes)}
     asked |= {"fingerprints": {name: source.fingerprint for name, source in task.splits.items()}}
-    asked |= {"contents": {name: contents_of(source) for name, source in task.splits.items()}}
+    cut = training_split(task.splits) if will_cut(task.splits, task.training.validation_share) else None
+    asked |= {"contents": {name: contents_of(source, cut=source is cut) for name, source in task.splits.items()}}
     asked |= {"weights": None if task.start is None else task.start.sha256, "training": encode(task.training)}
+    if task.preprocessing:
+        asked["preprocessing"] = dict(task.preprocessing)
     if task.objective is not None:
         asked["objective"] = type(task.objective).__qualname__
     if not checkpoints_of(task.out) and not (task.out / DONE).exists():  # nothing was trained yet: nothing is lost
@@ -77,12 +83,15 @@ def begin(task: Task) -> None:
         )
 
 
-def contents_of(source: Source) -> str | None:
-    """Give a digest of what the images are, all of them or many, spread over the source; None for a stream."""
+def contents_of(source: Source, *, cut: bool = False) -> str | None:
+    """Give a digest of what the images are, all of them or many, spread over the source; None for a stream.
+
+    Where a validation split is `cut` from them later, what that needs is made from the same read.
+    """
     if isinstance(source, RemoteShards) or not len(source):
         return None
     some = np.unique(np.linspace(0, len(source) - 1, min(LOOKED_AT, len(source))).astype(np.int64))
-    return fingerprint_of(content_hashes(Subset(source, some), reuse=True))
+    return fingerprint_of(content_hashes(Subset(source, some), reuse=True, thumbnails=cut and len(source) <= LARGEST))
 
 
 def differences(begun: Mapping[str, Any], asked: Mapping[str, Any], where: str = "") -> list[str]:
@@ -111,6 +120,29 @@ def make_folder(out: Path) -> None:
     if not out.exists():
         with writing(out):
             out.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def staying(out: Path) -> Iterator[None]:
+    """Say of a folder that vanished under its run that it did, whatever was to be read or written there."""
+    try:
+        yield
+    except (VitrailError, OSError) as error:
+        if not _is_gone(out):
+            raise
+        reason = str(error).removesuffix(HINTS[errno.ENOENT]).rstrip(" .")
+        raise CheckpointError(
+            f"{reason}. The folder of the run, {out}, was removed or renamed while it trained. Put it back under its "
+            "name and ask for the same again, which resumes; without it, the same begins anew."
+        ) from error
+
+
+def _is_gone(path: Path) -> bool:
+    try:
+        path.stat()
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)  # others: it may be there, and not be ours to look at
+    return False
 
 
 def is_half(path: Path) -> bool:
@@ -152,12 +184,13 @@ def lock(file: IO[str]) -> bool:
 
 
 def read_done(out: Path) -> dict[str, Any] | None:
-    """Read how a run ended that is finished: step, steps, metrics."""
+    """Read how a run ended that is finished, as `Outcome` has it."""
     if not (out / DONE).is_file():
         return None
     said = read_document(out / DONE)
     try:
-        return {"step": said["step"], "steps": said["steps"], "metrics": dict(said["metrics"])}
+        taken = {"result": said.get("result", "last"), "result_step": said.get("result_step", said["step"])}
+        return {"step": said["step"], "steps": said["steps"], **taken, "metrics": dict(said["metrics"])}
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{out / DONE} is damaged. Remove it: the same request then finishes anew.") from error
 

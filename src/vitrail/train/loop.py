@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -44,9 +45,17 @@ class Chore:
         raise NotImplementedError
 
 
+class Turn(NamedTuple):
+    """A run planned anew: from a step on, where its schedule is then, and the step that it is to end with."""
+
+    step: int
+    place: float
+    steps: int
+
+
 @dataclass(kw_only=True)
 class Plan:
-    """What does not change in a run, how much goes through at once aside."""
+    """What does not change in a run; how much goes through at once aside, and its end where it is to end in time."""
 
     config: Training
     steps: int
@@ -61,6 +70,22 @@ class Plan:
     stopped: Callable[[], bool] = lambda: False  # somebody asks to end here
     no_sync: Callable[[], AbstractContextManager[object]] = nullcontext  # gradients from the other ranks
     pad_to_micro_batch: bool = False  # as a compiled model is made for one size
+    planned: int = 0  # steps at first
+    turn: Turn | None = None  # the last one
+
+    def __post_init__(self) -> None:
+        self.planned = self.steps
+
+    def take_turn(self, turn: Turn) -> None:
+        """End elsewhere."""
+        self.turn, self.steps = turn, turn.steps
+
+    def place(self, step: int) -> float:
+        """Say where the schedule is at a step, of the steps that were planned at first: it goes on without a jump."""
+        if self.turn is None:
+            return step
+        left = max(self.turn.steps - self.turn.step, 1)
+        return self.turn.place + (step - self.turn.step) * (self.planned - self.turn.place) / left
 
 
 def train(plan: Plan, state: State, chores: Sequence[Chore]) -> bool:
@@ -81,7 +106,7 @@ def train(plan: Plan, state: State, chores: Sequence[Chore]) -> bool:
 def train_step(plan: Plan, state: State, batch: Batch) -> bool:
     """One update from one global batch, whatever share of it goes through at once; tells whether to end after it."""
     config = plan.config
-    rate = rate_at(config.schedule, config.optimizer.learning_rate, state.step, plan.steps)
+    rate = rate_at(config.schedule, config.optimizer.learning_rate, plan.place(state.step), plan.planned)
     shares, skipped, asked, stopped = zip(
         *plan.group.all_gather_numbers(len(batch.labels), len(batch.skipped), plan.interrupted(), plan.stopped()),
         strict=True,

@@ -22,7 +22,7 @@ from vitrail.ops.masking import make_palette
 from vitrail.runtime.inference import InferenceOptions
 from vitrail.runtime.machine import Group, fit_micro_batch, shard
 from vitrail.runtime.reporter import Reporter
-from vitrail.train.chores import Evaluate, Evaluation, Log, Probing, Save, measure_accuracy, measure_objective
+from vitrail.train.chores import Evaluate, Evaluation, Log, Probing, Save, Tempo, measure_accuracy, measure_objective
 from vitrail.train.folder import Checkpoints, Journal
 from vitrail.train.loop import Chore, Plan
 from vitrail.train.objective import (
@@ -136,10 +136,15 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
     checkpoints = Checkpoints(task.out, keep=training.keep, objective=training.objective)
     evaluated = None if parts.val is None else partial(evaluate, parts.val)
     probed = None if probe is None else lambda: probe(state.whole_model(), options())
+    chores = build_chores(plan, evaluated, probed, journal, checkpoints, report)
+    if task.until is not None:  # before all others, which may be the last ones then
+        last = len(parts.val or ()), len(parts.test or ())
+        evaluation = next((chore for chore in chores if isinstance(chore, Evaluation)), None)
+        chores = (Tempo(1, plan, journal, report, task.out, task.until, task.seconds, last, evaluation), *chores)
     return Ready(
         plan=plan,
         state=state,
-        chores=build_chores(plan, evaluated, probed, journal, checkpoints, report),
+        chores=chores,
         evaluate=evaluate,
         checkpoints=checkpoints,
         journal=journal,

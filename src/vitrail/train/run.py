@@ -17,6 +17,8 @@ import torch
 from vitrail.checkpoint.run_folder import renew_run, write_documents
 from vitrail.config import encode
 from vitrail.config.objective import Labels
+from vitrail.config.recipe import Result
+from vitrail.data.near import LARGEST
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.files import writing
 from vitrail.runtime.machine import Group, joined
@@ -34,6 +36,7 @@ from vitrail.train.folder import (
     read_done,
     read_into,
     run_lock,
+    staying,
 )
 from vitrail.train.loop import train
 from vitrail.train.prepare import Probe, Ready, prepare
@@ -44,6 +47,7 @@ from vitrail.train.task import (
     check_classes,
     choose_parts,
     cut_dev,
+    describe_gaps,
     describe_held_out,
     keep_classes,
     training_split,
@@ -63,6 +67,8 @@ class Outcome:
     step: int
     steps: int
     metrics: Mapping[str, float]
+    result: Result = "last"  # which weights are the result: the best of the evaluations, or the last
+    result_step: int = 0  # the step that they are of
     seconds: float = 0.0
     labeled: bool = True  # the training images
     again: bool = False  # it was finished before
@@ -100,7 +106,8 @@ def run(task: Task, report: Reporter, probe: Probe | None = None, callbacks: Seq
             return Outcome(out=task.out, finished=True, **done, seconds=0.0, labeled=labeled, again=True)
         stack.enter_context(deterministic_algorithms(on=task.training.deterministic))
         # In a frame of its own: what holds the group must be gone before it ends, else torch may wait for ever.
-        outcome = _train(task, group, _Watched(report, callbacks if group.is_main else ()), probe)
+        with staying(task.out):
+            outcome = _train(task, group, _Watched(report, callbacks if group.is_main else ()), probe)
     return replace(outcome, labeled=labeled, seconds=time.perf_counter() - start)
 
 
@@ -117,16 +124,11 @@ def _train(task: Task, group: Group, report: _Watched, probe: Probe | None) -> O
         finished = train(plan, state, ready.chores)
         if group.world_size == 1 and report.stop.is_set() and state.step < plan.steps:
             measure_last(ready)
-        metrics = finish(task, ready, parts, group, report) if finished else state.metrics
+        ended = {"step": state.step, "steps": plan.steps, "result_step": state.step, "metrics": state.metrics}
+        if finished:
+            ended = finish(task, ready, parts, group, report)
         ready.journal.close()
-        return Outcome(
-            out=task.out,
-            finished=finished,
-            step=state.step,
-            steps=plan.steps,
-            metrics=metrics,
-            interrupted=plan.interrupted(),
-        )
+        return Outcome(out=task.out, finished=finished, interrupted=plan.interrupted(), **ended)
 
 
 def measure_last(ready: Ready) -> None:
@@ -149,10 +151,14 @@ def cut_parts(task: Task, group: Group, report: Reporter) -> Parts:
 
     cut = group.on_main(lambda: cut_dev(splits, training.validation_share, task.out / CUT, progress=progress))
     parts = choose_parts(splits, cut)
+    if cut is not None and len(training_split(splits)) > LARGEST:
+        report.note(
+            f"over {LARGEST:,} images: copies are kept on one side, near-copies, which must be decoded, are not"
+        )
     if training.held_out:
         report.note(describe_held_out(task.splits, parts))
-    if labels and len(parts.train.class_names) == 1:
-        report.note("there is one class alone: nothing to learn from it")
+    for text in describe_gaps(parts) if labels else ():
+        report.note(text)
     if parts.val is None and training.patience is not None:
         raise ConfigError("patience needs images to choose by: a val split, or validation_share=0.1. There are none.")
     if parts.val is None and training.validation_share > 0:
@@ -239,11 +245,15 @@ def resume(ready: Ready, group: Group, report: Reporter) -> None:
         report.note(f"{'; '.join(changed)}: the result will be the same to rounding, not to the bit")
 
 
-def finish(task: Task, ready: Ready, parts: Parts, group: Group, report: Reporter) -> Mapping[str, float]:
-    """Take the weights that count, measure them on the test split, and write them where everybody looks."""
+def finish(task: Task, ready: Ready, parts: Parts, group: Group, report: Reporter) -> dict[str, Any]:
+    """Take the weights that count, measure them on the test split, and write them where everybody looks.
+
+    Gives how the run ended, as it is kept in summary.json.
+    """
     plan, state = ready.plan, ready.state
-    if plan.config.patience is not None and state.best is not None and state.best.step != state.step:
-        take_best(ready, state.best.step, group, report)
+    ended: dict[str, Any] = {"step": state.step, "steps": plan.steps}
+    ended["result"] = take_result(ready, group, report)
+    ended["result_step"] = state.step
     metrics = dict(state.metrics)
     if parts.test is not None:
         with state.to_evaluate():
@@ -252,6 +262,7 @@ def finish(task: Task, ready: Ready, parts: Parts, group: Group, report: Reporte
             except DataError as error:  # which is no reason to lose the run
                 report.note(f"the test images were not measured: {error}")
     check_finite(metrics, state.step)
+    ended["metrics"] = metrics
     weights, own, _ = state.tensors(keeps=group.is_main)
 
     def write() -> None:
@@ -260,16 +271,33 @@ def finish(task: Task, ready: Ready, parts: Parts, group: Group, report: Reporte
             renew_run(task.out, state.model.config, weights, state.card(metrics), predictor)
             if state.bad:
                 write_documents(task.out, {LEFT_OUT: [skip._asdict() for skip in state.bad]})
-            write_documents(task.out, {DONE: {"step": state.step, "steps": plan.steps, "metrics": metrics}})
+            write_documents(task.out, {DONE: ended})
 
     group.on_main(write)
     if state.bad:
         report.note(f"{len(state.bad):,} training images could not be decoded: {LEFT_OUT} lists them")
-    return metrics
+    return ended
 
 
-def take_best(ready: Ready, step: int, group: Group, report: Reporter) -> None:
-    """Become the checkpoint that was best, where it is whole."""
+def take_result(ready: Ready, group: Group, report: Reporter) -> Result:
+    """Become the weights that are the result, and say which: the best where there were images to choose by."""
+    config, state = ready.plan.config, ready.state
+    if state.best is None:
+        report.note(f"the weights are those of step {state.step:,}, the last: there were no val images to choose by")
+        return "last"
+    best = state.best.step
+    if config.result == "last" and config.patience is None:
+        why = "" if best == state.step else f"; the best was at step {best:,}: result=best takes it"
+        report.note(f"the weights are those of step {state.step:,}, the last, as result=last says{why}")
+        return "last"
+    if best == state.step:
+        report.note(f"the last step, {best:,}, was the best: its weights are the result")
+        return "best"
+    return "best" if take_best(ready, best, group, report) else "last"
+
+
+def take_best(ready: Ready, step: int, group: Group, report: Reporter) -> bool:
+    """Become the checkpoint that was best, where it is whole; tells whether it was."""
     path, reason = ready.checkpoints.at(step), None
     if group.is_main:
         try:
@@ -282,3 +310,4 @@ def take_best(ready: Ready, step: int, group: Group, report: Reporter) -> None:
         read_into(ready.state, path)
     else:
         report.note(f"the best was at step {step:,}, which cannot be used; taking the last: {reason}")
+    return reason is None

@@ -191,6 +191,7 @@ class Best(NamedTuple):
 
     step: int
     value: float
+    loss: float | None = None  # which tells apart what is equally good; None in runs of before
 
 
 @dataclass

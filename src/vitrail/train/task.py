@@ -2,7 +2,7 @@
 
 import os
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.checkpoint.load import Checkpoint, ModelInMemory, open_checkpoint
-from vitrail.checkpoint.run_folder import BEGUN, SAVED, boxed, read_document
-from vitrail.config import ModelConfig, ViTConfig, parse, row
+from vitrail.checkpoint.run_folder import BEGUN, SAVED, read_document
+from vitrail.config import FILE_FIELDS, ModelConfig, ViTConfig, parse, row
+from vitrail.config.given import check_name, is_checkpoint
 from vitrail.config.objective import Labels, NextPixels, check_suitable
 from vitrail.config.recipe import Training
 from vitrail.data.source import Source, Subset
@@ -24,6 +25,7 @@ from vitrail.models.base import CosineHead
 from vitrail.models.build import DIRECTIONS, draw
 from vitrail.train.objective import Objective
 
+NAMED = 8  # classes or images that a message lists
 SCALE = 32.0  # of the cosines where a margin is asked for and no scale
 AnyModel = str | os.PathLike[str] | Model
 Start = Checkpoint | ModelInMemory  # what a run begins with
@@ -44,10 +46,13 @@ class Task:
     training: Training
     out: Path
     changes: Mapping[str, object] = field(default_factory=dict)  # of the model's fields
+    preprocessing: Mapping[str, Any] = field(default_factory=dict)  # fields of it that were given
     objective: Objective | None = None  # of one's own, instead of the training's
     workers: int = 0
     device: str | None = None
     tensorboard: bool = False
+    until: float | None = None  # by time.monotonic: when it is to be over; its end is planned anew by the clock
+    seconds: float = 0.0  # that it may take until then, all in all
 
     def __post_init__(self) -> None:
         """Refuse a model that cannot learn what is asked, before any image is read."""
@@ -58,8 +63,9 @@ class Task:
 
 
 def foresee_model(task: Task) -> ModelConfig:
-    """Say what model a run without labels trains; no weights are made or copied."""
-    changes = model_changes(task, task.training, None)
+    """Say what model a run trains; no weights are made or copied."""
+    labels = isinstance(task.training.objective, Labels)
+    changes = model_changes(task, task.training, len(training_split(task.splits).class_names) if labels else None)
     return parse(task.model, changes) if task.start is None else task.start.configure(**changes)
 
 
@@ -75,34 +81,22 @@ def open_start(model: AnyModel | None) -> Start | None:
     return None
 
 
-def check_name(model: str) -> None:
-    """Refuse what is neither a checkpoint that is there nor a name of the zoo."""
-    if is_checkpoint(model):
-        return
-    if Path(model).suffix or model.startswith((".", "~", os.sep)):
-        raise CheckpointError(f"there is no file {model}. Check the path; names are those of vitrail.names().")
-    parse(model)
-
-
-def is_checkpoint(model: str) -> bool:
-    """Tell a file, folder or address from a name of the zoo."""
-    addressed = model.startswith(("hf:", "https://", "http://"))
-    return addressed or model in boxed() or os.path.exists(os.path.expanduser(model))
-
-
 def build_model(task: Task, training: Training, classes: tuple[str, ...]) -> Model:
     """Make the model by its name, or from a checkpoint with a new zero head (Section 3.2)."""
     labels = isinstance(training.objective, Labels) and bool(classes)
     changes = model_changes(task, training, len(classes) if labels else None)
     if task.start is None:
         model = create(task.model, seed=training.seed, **changes)
+        model.card = model.card.prepared(task.preprocessing, model.config.channels)
     else:
-        model = task.start.model(**changes)
+        model = task.start.model(**changes, preprocessing=task.preprocessing)
         if isinstance(model.head, CosineHead):  # directions are drawn, and a run has its own
             weight = model.head.directions.weight
             weight.data.copy_(draw(DIRECTIONS, weight.shape, training.seed))
     before = tuple(name for name in model.card.without_names().seen if name not in classes)
-    model.card = replace(model.card, class_names=classes if labels else None, seen=before, metrics={})
+    came = model.card.provenance and replace(model.card.provenance, assumed=())  # the run's own, from now on
+    card = replace(model.card.without_names(), class_names=classes if labels else None, seen=before, metrics={})
+    model.card = replace(card, provenance=came)
     return model.train()
 
 
@@ -135,7 +129,7 @@ def known_config(start: Start | None, changes: Mapping[str, Any]) -> ModelConfig
     """Say what a checkpoint holds, helped by what is said of it; None where a model is made by its name."""
     if start is None:
         return None
-    return start.configure(**{name: changes[name] for name in ("image_size", "heads") if name in changes})
+    return start.configure(**{name: changes[name] for name in ("image_size", *FILE_FIELDS) if name in changes})
 
 
 def _for_kind(changes: dict[str, Any], kind: type) -> dict[str, Any]:
@@ -176,11 +170,16 @@ def cut_dev(
     The numbers are kept in a file, so that a run that goes on need not hash the images again.
     """
     whole = training_split(splits)
-    if share <= 0 or splits.keys() & {"val", "dev"}:
+    if not will_cut(splits, share):
         return None
     shares = {"train": 1 - share, "dev": share}
     cut = remember_cut(whole, share, kept, lambda: split(whole, shares, seed=DEV_SEED, progress=progress))
     return cut if len(cut[0]) and len(cut[1]) else None
+
+
+def will_cut(splits: Mapping[str, Source], share: float) -> bool:
+    """Tell whether images to choose by are cut from the training images: asked for, and there is no split of them."""
+    return share > 0 and not splits.keys() & {"val", "dev"}
 
 
 def remember_cut(source: Source, share: float, kept: Path, draw: Callable[[], Mapping[str, Subset]]) -> Cut:
@@ -242,6 +241,39 @@ def describe_held_out(splits: Mapping[str, Source], parts: Parts) -> str:
     """Say how many classes are kept out, and what is left."""
     every, left = len(training_split(splits).class_names), len(parts.train.class_names)
     return f"{every - left} of {every} classes kept out whole: {len(parts.train):,} images of {left} to train on"
+
+
+def describe_gaps(parts: Parts) -> Iterator[str]:
+    """Say, by name, what the images cannot teach, or cannot tell of what was learned; nothing where all is well."""
+    names, counts = parts.train.class_names, _images_of(parts.train)
+    if len(names) == 1:
+        yield f"there is one class alone, {names[0]}: nothing to learn from it"
+    if gone := [name for name in names if not counts[name]]:
+        yield f"no image to train on of {some_of(gone)}: the model cannot learn {_them(gone)}"
+    if parts.val is None or not len(parts.val):
+        return
+    held = _images_of(parts.val)
+    for single, words in ((True, "one image to train on"), (False, "no image")):
+        lacking = [name for name in names if counts[name] and not held[name] and (counts[name] == 1) == single]
+        if lacking:
+            yield f"{words}{' and none' * single} to validate with of {some_of(lacking)}"
+
+
+def _images_of(source: Source) -> dict[str, int]:
+    """Count the images of every class, by its name."""
+    labels = np.asarray(source.labels)
+    counts = np.bincount(labels[labels >= 0], minlength=len(source.class_names))
+    return dict(zip(source.class_names, counts.tolist(), strict=True))
+
+
+def _them(names: Sequence[str]) -> str:
+    return "it" if len(names) == 1 else "them"
+
+
+def some_of(names: Sequence[str]) -> str:
+    """Name some, and count the rest."""
+    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
 
 
 def without_held_out(run: Path | Model, source: Source) -> Source:

@@ -4,7 +4,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from vitrail.config.recipe import Augmentation
 from vitrail.data import decode
 from vitrail.data.check import ROWS, DataReport, Findings, check_data as check_splits, contact_sheet
 from vitrail.data.decode import Box, OpenImage, crop_by_library, encode
+from vitrail.data.levels import Levels, measure_levels
 from vitrail.data.open import open_data
 from vitrail.data.source import Source
 from vitrail.data.sources.packed import pack
@@ -25,7 +26,8 @@ from vitrail.data.transforms.finish import scale
 from vitrail.data.transforms.geometry import SLOTS, inception_box
 from vitrail.data.transforms.resize import TrainTransform
 from vitrail.errors import ConfigError, DataError
-from vitrail.files import write_bytes
+from vitrail.figures.measured import SheetRow, draw_sheet
+from vitrail.files import home_path, write_bytes
 from vitrail.ops.random import Purpose, draws
 from vitrail.runtime.reporter import SILENT, Reporter, harmless, text_table
 
@@ -33,6 +35,7 @@ SIZES = {"500x375": (375, 500, 40), "2000x1500": (1500, 2000, 8)}  # height, wid
 GRAIN = 4.0  # levels: at quality 90 a pixel then takes 2.1 bits, as in the files of cameras
 SIDE, REPEATS = 224, 5
 CONFIG = Augmentation()
+SHOWN_PROBLEMS = ("empty", "unreadable", "truncated", "tiny")  # on a contact sheet, before the copies
 NAMED = 5  # examples of each finding that are printed
 SKIPPED = 10  # images left out that are printed
 
@@ -40,6 +43,8 @@ SKIPPED = 10  # images left out that are printed
 @dataclass
 class DataCheck(DataReport):
     """What was found in all splits; it prints as a table and a list of findings."""
+
+    levels: dict[str, Levels | None] = field(default_factory=dict)  # by split: how bright the images are
 
     def document(self) -> dict[str, Any]:
         """Give the findings as plain values, for JSON."""
@@ -52,13 +57,17 @@ class DataCheck(DataReport):
                     "imbalance": split.imbalance if split.imbalance != float("inf") else None,
                     "formats": dict(split.formats),
                     "traits": dict(split.traits),
-                    "problems": {kind: vars(found) for kind, found in split.problems.items()},
+                    "problems": {kind: found.document() for kind, found in split.problems.items()},
+                    "levels": None if (levels := self.levels[name]) is None else levels._asdict(),
                 }
                 for name, split in self.splits.items()
             },
-            "duplicates": {name: vars(found) for name, found in self.duplicates.items()},
-            "leaks": {" and ".join(pair): vars(found) for pair, found in self.leaks.items()},
-            "conflicts": vars(self.conflicts),
+            "duplicates": {name: found.document() for name, found in self.duplicates.items()},
+            "leaks": {" and ".join(pair): found.document() for pair, found in self.leaks.items()},
+            "conflicts": self.conflicts.document(),
+            "near_copies": [
+                {"split": split, "of": other, **found.document()} for (split, other), found in self.near.items()
+            ],
         }
 
     def findings(self) -> dict[str, Findings]:
@@ -67,6 +76,9 @@ class DataCheck(DataReport):
         found = {f"{name}: {kind}": each for name, split in splits for kind, each in split.problems.items()}
         found |= {f"{name}: copies": each for name, each in self.duplicates.items()}
         found |= {f"in both {' and '.join(pair)}": each for pair, each in self.leaks.items()}
+        for (name, other), each in self.near.items():
+            where = "others there" if other == name else f"images of {other}"
+            found[f"{name}: near-copies of {where}, of {each.images:,} images"] = each
         return found | ({"one image, two labels": self.conflicts} if self.conflicts.count else {})
 
     def __str__(self) -> str:
@@ -78,6 +90,10 @@ class DataCheck(DataReport):
             words = (", ".join(f"{kind} {count:,}" for kind, count in each.items()) for each in counted)
             rows.append((name, f"{split.samples:,}", str(len(split.class_counts)), ratio, *words))
         lines = text_table("", heads, rows)
+        for name, levels in self.levels.items():
+            if levels is not None:
+                said = [" ".join(f"{value:.4f}" for value in values) for values in levels[1:]]
+                lines.append(f"{name}: mean {said[0]}, deviation {said[1]}, of {levels.images:,} images, from 0 to 1")
         for what, found in self.findings().items():
             lines += [f"{what}: {found.count:,}", *(f"  {example}" for example in found.examples[:NAMED])]
         return harmless("\n".join([*lines, "clean" if self.is_clean else "not clean: see above"]))
@@ -121,21 +137,25 @@ def check_data(
     data: Any,  # noqa: ANN401
     *,
     sheet: str | os.PathLike[str] | None = None,
+    mirrored: bool = False,
     unlabeled: bool = False,
     allow_pipe: bool = False,
     report: Reporter = SILENT,
 ) -> DataCheck:
-    """Find what cannot be decoded, duplicates, leaks between splits, misnamed files, odd sizes and imbalance.
+    """Find what cannot be decoded, copies and near-copies, leaks between splits, misnamed files, odd sizes, imbalance.
 
     `data` is anything that can be trained on: a path, a name, arrays, or a torch Dataset. `sheet` is a PNG file to
-    write, with a few images of each class. `unlabeled` also reads images without a label; `allow_pipe` runs the
-    command of a pipe: source. `is_clean` is False where something would spoil a run.
+    write, with a few images of each class, its name, and the images with problems. Near-copies were encoded again,
+    resized, or cropped by up to 5 % at each edge; with `mirrored`, also turned left to right. `unlabeled` also reads
+    images without a label; `allow_pipe` runs the command of a pipe: source. `levels` has mean and deviation of the
+    images, as preprocessing needs them. `is_clean` is False where something would spoil a run.
     """
     splits = open_data(data, allow_pipe=allow_pipe, unlabeled=unlabeled)
-    found = check_splits(splits, progress=partial(report.progress, "checking images"))
+    found = check_splits(splits, mirrored=mirrored, progress=partial(report.progress, "checking images"))
     if sheet is not None:
-        _write_sheet(Path(sheet).expanduser(), splits)
-    return DataCheck(**vars(found))
+        _write_sheet(home_path(sheet), splits, found)
+    levels = {name: measure_levels(source) for name, source in splits.items()}
+    return DataCheck(**vars(found), levels={name: each and each.as_one() for name, each in levels.items()})
 
 
 def pack_data(
@@ -161,7 +181,7 @@ def pack_data(
         if split not in splits:
             raise DataError(f"{data}: there is no split {split!r}. There are: {', '.join(splits)}.")
         splits = {split: splits[split]}
-    folder, parts = Path(out).expanduser(), []
+    folder, parts = home_path(out), []
     for name, source in splits.items():
         target = folder if len(splits) == 1 else folder / name
         made = pack(
@@ -177,12 +197,24 @@ def pack_data(
     return PackedData(tuple(parts))
 
 
-def _write_sheet(path: Path, splits: Mapping[str, Source]) -> None:
-    """Write the first images of each class of the first split."""
+def _write_sheet(path: Path, splits: Mapping[str, Source], found: DataReport) -> None:
+    """Write the first images of each class of the first split, with its name, and the images that have problems."""
     source = next(iter(splits.values()))
     labels = np.asarray(source.labels)
-    chosen = [index for label in np.unique(labels)[:ROWS] for index in np.flatnonzero(labels == label)[:ROWS]]
-    write_bytes(path, encode(contact_sheet(source, np.array(chosen, dtype=np.int64))))
+    rows: list[SheetRow] = []
+    for label in np.unique(labels)[:ROWS].tolist():
+        first = np.flatnonzero(labels == label)[:ROWS]
+        name = source.class_names[label] if label >= 0 else "no label"
+        rows.append(SheetRow(name, [contact_sheet(source, [index]) for index in first.tolist()]))
+    for split, each in splits.items():
+        kinds = {kind: found.splits[split].problems.get(kind) for kind in SHOWN_PROBLEMS}
+        for kind, seen in (kinds | {"copies": found.duplicates.get(split)}).items():
+            if seen is not None and seen.samples:
+                some = seen.samples[:ROWS]
+                cells = [contact_sheet(each, [index]) for index in some]
+                names = [each.name(index) for index in some]
+                rows.append(SheetRow(f"{split}: {kind} ({seen.count:,})", cells, names))
+    write_bytes(path, draw_sheet(rows))
 
 
 class Speed(NamedTuple):

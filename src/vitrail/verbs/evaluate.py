@@ -1,32 +1,39 @@
 """`vitrail.evaluate`: how good a model is on labeled images, where it errs, and whether another one is better."""
 
-import functools
 import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitrail.checkpoint.load import of_run
+from vitrail.config import read_preprocessing
 from vitrail.config.check import whole
+from vitrail.config.preprocessing import MEASURE
+from vitrail.data.near import LARGEST
 from vitrail.data.open import choose_split, open_data
 from vitrail.data.source import Source, Subset
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluation.answers import Classes, Given, answers, check_classifier, read_labels, read_mapping
+from vitrail.evaluation.copies import can_compare, have_copies, training_images
+from vitrail.evaluation.page import measured_of
+from vitrail.evaluation.preparing import PreprocessingChoice, choose_preprocessing
 from vitrail.evaluation.report import Subject, predictions, report as report_of, results
-from vitrail.evaluation.results import document_of, tables_of, text_of, write_document
-from vitrail.files import write_bytes
+from vitrail.evaluation.results import document_of, text_of, write_document
+from vitrail.files import home_path, write_bytes
 from vitrail.inspection.report import MOST_IMAGES, check_folder, title_of, write_report
-from vitrail.inspection.study import look_at
+from vitrail.inspection.study import draw_images, drawn_count, look_at
 from vitrail.inspection.views import spread
 from vitrail.models import Model
 from vitrail.runtime.inference import InferenceOptions
 from vitrail.runtime.reporter import Reporter, harmless
 from vitrail.train.task import kept_back, was_trained_on, without_held_out
-from vitrail.verbs.opening import AnyModel, Measuring, data_name, measuring, model_name, open_model, run_of
+from vitrail.verbs.opening import AnyModel, Measuring, data_name, hints_of, measuring, model_name, open_model, run_of
 
 SHOWN = 8  # images of a page where no answer is wrong
 HEADLINE = ("accuracy", "interval", "images", "top5", "loss", "classes")  # of a report, in an evaluation
@@ -88,35 +95,55 @@ def evaluate(
     same images. `data` is anything that `vitrail.data.open.open_data` opens. Without `split`, the test split is taken,
     else val; of a single split, the images that the run kept back from training. `labels` is a JSON file of labels by
     image (ReaL's), `mapping` one of the model's classes by class of the data (ObjectNet's). `worst` is how many wrong
-    answers to name. `out` is a folder for evaluation.json and predictions.csv; `page` one for the page of
-    `vitrail.inspect` about the mistakes, with both files. Outputs are cached on disk, unless `fresh`.
-    Options: batch_size, workers, device, precision ("float32" or "bfloat16"), bad_image_limit, fresh, report.
+    answers to name. Where the training images are known, the accuracy is also given without near-copies of them.
+    `out` is a folder for evaluation.json and predictions.csv; `page` one for the page of `vitrail.inspect` about the
+    mistakes, with both files. Outputs are cached on disk, unless `fresh`.
+    Options: batch_size, workers, device, precision ("float32" or "bfloat16"), bad_image_limit, fresh, report; and how
+    `model` reads images: preprocessing, mean, deviation, resize, crop_share, interpolation, as in `vitrail.load`; and
+    what the files leave open: heads, grid, activation, epsilon.
+    `preprocessing="measure"` tries the usual ways on labeled images and takes the best; its accuracy is optimistic.
     """
     model, against = of_run(model), of_run(against)
     whole("worst", worst, least=0)
     if labels is not None and mapping is not None:
         raise ConfigError("labels and mapping both say what is correct. Give one of them.")
     name, said_data = model_name(model), data_name(data)
-    out, page = (None if folder is None else Path(folder).expanduser() for folder in (out, page))
+    out, page = (None if folder is None else home_path(folder) for folder in (out, page))
     if page is not None:
         check_folder(page, title_of(name), FILES)
     models = [model] if against is None else [model, against]
     splits = open_data(data, allow_pipe=allow_pipe)
     source, said, doubts = choose_images(splits, models, said_data, split, mapped=mapping is not None)
     said = "; ".join([said, *doubts])
+    choice = None
     with measuring(evaluate, model, options) as how:
         for doubt in doubts:
             how.report.note(doubt)
-        opened = [_open(each, source, labels, mapping, image_size, how) for each in models]
+        ways = [options, hints_of(options)]  # what is said of the images is said of the first model alone
+        pairs = zip(models, ways, strict=False)
+        opened = [_open(each, source, labels, mapping, image_size, way, how) for each, way in pairs]
+        if is_measured(options):
+            opened[0], choice = _choose(opened[0], source, options, how)
         first, *others = [_ask(each, source, how) for each in opened]  # after all are known to fit
+        train = training_images(splits, choose_split(splits, said_data, split), run_of(model))
+        copies = None if train is None else _copies(source, train, how)
         writes = how.group.is_main
-    found = report_of(first, worst=worst, other=others[0] if others else None)
+    found = report_of(first, worst=worst, other=others[0] if others else None, copies=copies)
+    if (temperature := opened[0].model.card.temperature) != 1:
+        found["temperature"] = temperature
     setting = {"split": said, "precision": how.precision, "labels": labels, "mapping": mapping}
     setting["image_size"] = image_size
+    card = opened[0].model.card
+    if choice is not None or read_preprocessing(unmeasured(options)):
+        setting["preprocessing"] = f"{card.preprocessing.levels()}, {card.preprocessing.framing()}"
     setting = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in setting.items()}
     rows = results(found, run=name, data=said_data, setting={key: value for key, value in setting.items() if value})
     time = {"seconds": round(first.found.seconds, 2), "reused": first.found.reused}
     document = document_of("evaluate", rows, run=name, data=said_data, split=said, **found, time=time)
+    if (assumption := card.assumption(opened[0].model.config.image_size)) is not None:
+        document["assumed"] = assumption
+    if choice is not None:
+        document["chosen_by_labels"] = choice.document()
     lines = predictions(first)
     if writes and page is not None:
         files = {FILES[0]: (json.dumps(document, indent=2) + "\n").encode(), FILES[1]: lines}
@@ -141,7 +168,7 @@ def choose_images(
     cuts = [None if folder is None else kept_back(folder, source) for folder in folders]
     if split is None and chosen in ("all", "train") and any(cuts):
         kept = [cut[1].indices for cut in cuts if cut is not None]
-        numbers = functools.reduce(np.intersect1d, kept)
+        numbers = reduce(np.intersect1d, kept)
         if not len(numbers):
             raise DataError("the two runs kept back other images each: there is none that neither was trained on.")
         more = f"those of {chosen} that the {'run' if len(kept) == 1 else 'two runs'} kept back{more}"
@@ -160,10 +187,13 @@ def _open(
     labels: str | os.PathLike[str] | None,
     mapping: str | os.PathLike[str] | None,
     image_size: int | tuple[int, int] | None,
+    prepared: Mapping[str, Any],
     options: InferenceOptions,
 ) -> _Opened:
     """Open a model and the labels to measure it by; refuse what does not fit before anything is computed."""
-    opened, name = open_model(model, image_size=image_size, device=options.group.device), model_name(model)
+    if is_measured(prepared) and (labels is not None or mapping is not None):
+        raise ConfigError("preprocessing=measure goes by the data's own labels. Leave labels and mapping out.")
+    opened, name = open_model(model, image_size, options.group.device, unmeasured(prepared)), model_name(model)
     count, names = check_classifier(opened), opened.card.class_names
     fits = count == len(source.class_names) and names in (None, source.class_names)
     if labels is not None:
@@ -182,6 +212,25 @@ def _open(
     return _Opened(name, opened, fits, None)
 
 
+def is_measured(options: Mapping[str, Any]) -> bool:
+    """Tell whether the preprocessing is to be chosen by labels."""
+    return str(options.get("preprocessing")).lower() == MEASURE
+
+
+def unmeasured(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Give what is said of the preprocessing beside that it is to be chosen."""
+    return {name: value for name, value in options.items() if name != "preprocessing" or not is_measured(options)}
+
+
+def _choose(
+    opened: _Opened, source: Source, said: Mapping[str, Any], options: InferenceOptions
+) -> tuple[_Opened, PreprocessingChoice]:
+    """Choose the preprocessing by labels, and give the model with it."""
+    choice = choose_preprocessing(opened.model, source, read_preprocessing(unmeasured(said)), options)
+    model = open_model(opened.model, said={"preprocessing": choice.best.preprocessing})
+    return opened._replace(model=model), choice
+
+
 def _ask(opened: _Opened, source: Source, options: InferenceOptions) -> Subject:
     showing = options.showing(f"evaluating {harmless(opened.name)}")
     return Subject(
@@ -192,6 +241,15 @@ def _ask(opened: _Opened, source: Source, options: InferenceOptions) -> Subject:
         labeled=opened.labeled,
         given=opened.given,
     )
+
+
+def _copies(source: Source, train: Source, options: InferenceOptions) -> tuple[NDArray[np.bool_], int] | None:
+    """Tell which images have a near-copy among the training images, and how many those are; None where unknown."""
+    if not can_compare(train, source):
+        options.report.note(f"over {LARGEST:,} images: near-copies of training images are not looked for")
+        return None
+    progress = partial(options.report.progress, "looking for near-copies of training images")
+    return options.group.on_main(lambda: have_copies(source, train, progress)), len(train)
 
 
 def _write_page(
@@ -207,9 +265,10 @@ def _write_page(
     worst = document["worst"]["images"][:MOST_IMAGES]
     wrong = [row["sample"] for row in worst]
     chosen = wrong or spread(len(source), SHOWN).tolist()
-    subject, places = look_at(title_of(opened.name), opened.model, source, chosen, wrong, bias=False, report=report)
+    title, drawn = title_of(opened.name), draw_images(source, drawn_count(opened.model))
+    subject, places = look_at(title, opened.model, source, chosen, wrong, drawn=drawn, bias=False, report=report)
     if worst and subject.found is not None and len(places) == len(worst):  # by whatever labels it was measured
         labels = [row["class"] for row in worst]
         subject.found.views = subject.found.views._replace(labels=labels, verdicts=[False] * len(worst))
-    tables = tables_of(document)
-    write_report(folder, subject, mistakes=places, tables=tables, beside=files, command=command, report=report)
+    measured = measured_of(document)
+    write_report(folder, subject, mistakes=places, measured=measured, beside=files, command=command, report=report)

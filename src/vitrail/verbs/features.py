@@ -1,10 +1,8 @@
 """`vitrail.fewshot` and `vitrail.verify`: what the features of a model are worth, for classes and for people."""
 
-import copy
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal, Unpack
 
 from vitrail.checkpoint.load import of_run
@@ -14,14 +12,14 @@ from vitrail.evaluation.features import Cell, Table, choose_sets, few_shot_table
 from vitrail.evaluation.results import document_of, over_seeds, write_document
 from vitrail.evaluation.shots import NEIGHBORS, PAPER_L2, PROBES, Settings
 from vitrail.evaluation.verification import Verification, curve_table, measure_verification
-from vitrail.files import write_bytes
+from vitrail.files import home_path, write_bytes
 from vitrail.models.build import first_blocks
 from vitrail.runtime.reporter import harmless, text_table
 from vitrail.verbs.opening import AnyModel, Measuring, data_name, measuring, model_name, open_model, run_of
 
 NAMES = {"ridge": "least squares", "knn": "nearest neighbors", "logistic": "logistic"}
 SHOWN_L2 = (1, 16, 256, 4096, 65536)
-AUTHORS_SHARE = 224 / 256
+AS_AUTHORS = {"resize": "squash", "crop_share": 224 / 256, "interpolation": "bilinear", "antialias": False}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -66,7 +64,7 @@ class FewShot:
             lines.append(f"{table.short:,} classes have fewer images than the most shots: all they have are taken")
         if table.left_out:
             lines.append(f"{table.left_out:,} images could not be decoded")
-        return "\n".join(lines)
+        return harmless("\n".join(lines))
 
 
 def _several(values: Any) -> Sequence[Any]:  # noqa: ANN401
@@ -96,7 +94,9 @@ def fewshot(
     draws others. `probes` are "ridge" (least squares, with `l2`), "knn" (with `neighbors`) and "logistic". `layer`
     takes the features after so many blocks. `as_authors` squashes images to 8/7 of the size and crops the center, as
     the paper's authors do. `out` is a folder for fewshot.json. Features are cached on disk, unless `fresh`.
-    Options: batch_size, workers, device, precision ("float32" or "bfloat16"), bad_image_limit, fresh, report.
+    Options: batch_size, workers, device, precision ("float32" or "bfloat16"), bad_image_limit, fresh, report; and
+    preprocessing, mean, deviation, resize, crop_share, interpolation, as in `vitrail.load`; and what the file leaves
+    open: heads, grid, activation, epsilon.
     """
     model = of_run(model)
     settings = Settings(
@@ -108,19 +108,16 @@ def fewshot(
     )
     sets, said = choose_sets(open_data(data, allow_pipe=allow_pipe), run_of(model))
     with measuring(fewshot, model, options) as how:
-        opened = open_model(model, image_size=image_size, device=how.group.device)
+        prepared = {**options, **AS_AUTHORS} if as_authors else options
+        opened = open_model(model, image_size, how.group.device, prepared)
         if layer is not None:
             opened = first_blocks(opened, layer)
-        if as_authors:
-            views = {"resize": "squash", "crop_share": AUTHORS_SHARE, "interpolation": "bilinear", "antialias": False}
-            opened = copy.copy(opened)  # a model in memory keeps its own card
-            opened.card = replace(opened.card, preprocessing=replace(opened.card.preprocessing, **views))
         table = few_shot_table(opened, sets, how, settings)
         writes = how.group.is_main
     rows = results_of(table, model_name(model), data_name(data), settings)
     document = document_of("fewshot", rows, split=said, layer=layer, left_out=table.left_out, short_classes=table.short)
     if writes and out is not None:
-        write_document(Path(out).expanduser() / "fewshot.json", document)
+        write_document(home_path(out) / "fewshot.json", document)
     return FewShot(table=table, settings=settings, split=said, found=document)
 
 
@@ -133,6 +130,7 @@ def verify(
     far: float = 0.01,
     flip: bool = True,
     everyone: bool = False,
+    image_size: int | tuple[int, int] | None = None,
     out: str | os.PathLike[str] | None = None,
     allow_pipe: bool = False,
     **options: Unpack[Measuring],
@@ -144,14 +142,16 @@ def verify(
     `gallery` is how many images of each person the others are found by; `far` the share of pairs of different people
     that may be accepted; `flip` adds the mirrored image's embedding. `out` is a folder for verification.json and
     roc.csv. Embeddings are cached on disk, unless `fresh`.
-    Options: batch_size, workers, device, precision ("float32" or "bfloat16"), bad_image_limit, fresh, report.
+    Options: batch_size, workers, device, precision ("float32" or "bfloat16"), bad_image_limit, fresh, report; and
+    preprocessing, mean, deviation, resize, crop_share, interpolation, as in `vitrail.load`; and what the file leaves
+    open: heads, grid, activation, epsilon.
     """
     model = of_run(model)
     splits = open_data(data, allow_pipe=allow_pipe)
     name, said_data = model_name(model), data_name(data)
     chosen = choose_split(splits, said_data, split)
     with measuring(verify, model, options) as how:
-        opened = open_model(model, device=how.group.device)
+        opened = open_model(model, image_size, how.group.device, options)
         showing = how.showing(f"embeddings by {harmless(name)}")
         found = measure_verification(
             opened, splits[chosen], showing, gallery=gallery, far=far, flip=flip, everyone=everyone
@@ -159,7 +159,7 @@ def verify(
         writes = how.group.is_main
     found = replace(found, model=name, data=said_data, setting={"split": chosen, "flip": flip})
     if writes and out is not None:
-        folder = Path(out).expanduser()
+        folder = home_path(out)
         write_document(folder / "verification.json", found.document())
         write_bytes(folder / "roc.csv", curve_table(found.curve).encode())
     return found

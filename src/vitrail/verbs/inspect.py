@@ -3,6 +3,7 @@
 import os
 import re
 from pathlib import Path
+from typing import Any, Unpack
 
 import numpy as np
 from torch import Tensor
@@ -14,14 +15,27 @@ from vitrail.data.open import choose_split, open_data, open_images
 from vitrail.data.source import Source
 from vitrail.data.sources.folder import loose_images
 from vitrail.errors import ConfigError
+from vitrail.files import home_path
 from vitrail.inspection.layers import compare_layers
+from vitrail.inspection.learning import read_log
 from vitrail.inspection.predictions import open_objective, predict
 from vitrail.inspection.report import MOST_IMAGES, Report, check_folder, title_of, write_report
-from vitrail.inspection.study import look_at
+from vitrail.inspection.study import draw_images, drawn_count, look_at
 from vitrail.inspection.views import choose_images
 from vitrail.models import Model
 from vitrail.runtime.reporter import SILENT, Reporter
-from vitrail.verbs.opening import AnyModel, ImageSize, gather_images, model_name, model_source, open_model
+from vitrail.verbs.opening import (
+    AnyModel,
+    FileHints,
+    ImageSize,
+    check_options,
+    gather_images,
+    hints_of,
+    model_name,
+    model_source,
+    open_model,
+    run_of,
+)
 
 
 def inspect(
@@ -34,35 +48,50 @@ def inspect(
     image_size: ImageSize | None = None,
     count: int = 16,
     search: int = 64,
+    drawn: int | None = None,
     bias: bool = True,
     device: str | None = None,
     allow_pipe: bool = False,
     command: str = "",
     report: Reporter = SILENT,
+    **hints: Unpack[FileHints],
 ) -> Report:
     """Look inside a model: write its filters, positions, attention, mistakes and layers as figures, numbers and a page.
 
     `model` is a name, a file, a run folder or a model in memory, and so is `against`, which is shown beside it.
     `images` are a file, a folder, images in memory, or any data: `count` of them are shown, spread over all, and of
     those with labels the most confident mistakes among `search` come first. Without images, the page shows what the
-    weights show. `bias` also moves the images, and drops and exchanges their patches. `out` is the folder to write,
-    runs/inspect-NAME where it is left out; an earlier report of the same model is replaced. `command` is printed on
-    the page. The result has `folder`, `page`, `figures` and `numbers`, and prints what was written.
+    weights show. `bias` also moves images, and drops and exchanges their patches: those of `drawn` images, as few as
+    12 of a large model and up to 64 of a small one, drawn at random from all, by which layers are compared too. `out`
+    is the folder to write, runs/inspect-NAME where it is left out; an earlier report of the same model is replaced.
+    `command` is printed on the page. `hints` are what the files leave open, heads, grid, activation, epsilon, and how
+    `model` reads images: preprocessing, mean, deviation, resize, crop_share, interpolation, as in `vitrail.load`. The
+    result has `folder`, `page`, `figures` and `numbers`, and prints what was written.
     """
+    check_options(inspect, FileHints, hints)
     whole("count of images", count, most=MOST_IMAGES)
     whole("search", search, least=0)
+    if drawn is not None:
+        whole("drawn", drawn)
     if images is None and split is not None:
         raise ConfigError(f"split {split!r} is of images, and there are none. Give images.")
     model, against = of_run(model), of_run(against)
     titles = titles_of(model, against)
-    folder = Path(out or f"runs/inspect-{slug_of(model)}").expanduser()
+    folder = home_path(out or f"runs/inspect-{slug_of(model)}")
     check_folder(folder, titles[0])
     source = None if images is None else _open(images, split, report, allow_pipe=allow_pipe)
     with report.working(f"loading {' and '.join(titles)}"):
-        opened = open_model(model, image_size, device)
-        other = None if against is None else open_model(against, image_size, device)
+        opened = open_model(model, image_size, device, hints)
+        other = None if against is None else open_model(against, image_size, device, hints_of(hints))
     chosen, mistakes = ([], []) if source is None else choose_images(opened, source, count, search, report)
-    subject, wrong = look_at(titles[0], opened, source, chosen, mistakes, bias=bias, report=report)
+    if source is None:
+        random = []
+    else:
+        models = [opened] if other is None else [opened, other]
+        random = draw_images(source, drawn_count(*models) if drawn is None else drawn)
+    subject, wrong = look_at(titles[0], opened, source, chosen, mistakes, drawn=random, bias=bias, report=report)
+    place = run_of(model)
+    subject = subject._replace(log=read_log(place if isinstance(place, Path) else None))
     objective = None if isinstance(model, Model) or subject.found is None else open_objective(model, opened)
     if subject.found is not None and objective is not None:
         with report.working("predicting what is hidden"):
@@ -70,7 +99,8 @@ def inspect(
     beside, between = None, None
     if other is not None:
         shifts = None if subject.found is None else subject.found.shifts
-        beside, _ = look_at(titles[1], other, source, chosen, bias=bias, maps=False, shifts=shifts, report=report)
+        asked: Any = {"drawn": random, "bias": bias, "shifts": shifts, "report": report}
+        beside, _ = look_at(titles[1], other, source, chosen, maps=False, **asked)
         if subject.found is not None and beside.found is not None and subject.found.layers is not None:
             between = compare_layers(subject.found.grams, beside.found.grams)
     return write_report(folder, subject, other=beside, between=between, mistakes=wrong, command=command, report=report)
@@ -88,7 +118,7 @@ def _open(images: object, split: str | None, report: Reporter, *, allow_pipe: bo
         splits = open_data(images, unlabeled=True)
         return splits[choose_split(splits, "the data", split)]
     splits = open_images(images, allow_pipe=allow_pipe)
-    path = Path(images).expanduser()
+    path = home_path(images)
     if path.is_dir() and any(entry.is_dir() for entry in path.iterdir()) and (loose := loose_images(path)):
         report.note(f"{len(loose):,} images that lie beside the folders of classes are not looked at")
     return splits[choose_split(splits, str(images), split)]

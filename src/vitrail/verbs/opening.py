@@ -1,9 +1,10 @@
 """What a verb is given, opened: a model by name, file, run folder or in memory; images by path, glob or in memory."""
 
+import copy
 import glob
 import inspect
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypedDict
@@ -13,8 +14,11 @@ import torch
 from torch import Tensor
 
 from vitrail.checkpoint.load import load
-from vitrail.config import as_size, name_of
-from vitrail.config.words import TRAINING, by_meaning
+from vitrail.config import FILE_FIELDS, Grid, Preprocessing, as_size, name_of, read_preprocessing
+from vitrail.config.given import no_images
+from vitrail.config.model import Activation
+from vitrail.config.preprocessing import SAID
+from vitrail.config.words import MODEL, TRAINING, by_meaning
 from vitrail.data.decode import Pixels
 from vitrail.data.open import open_data
 from vitrail.data.preprocess import read_image
@@ -23,6 +27,7 @@ from vitrail.data.sources.dataset import DatasetSource
 from vitrail.data.sources.folder import FilesSource, FolderSource, is_image
 from vitrail.data.sources.remote import RemoteShards
 from vitrail.errors import ConfigError, DataError
+from vitrail.files import home_path
 from vitrail.models import Model
 from vitrail.runtime.inference import InferenceOptions, Precision, inference_options
 from vitrail.runtime.machine import choose_device, joined, keep_memory
@@ -36,10 +41,34 @@ WORDS = {"topk": "top", "top_k": "top", "num_workers": "workers", "output_dir": 
 WORDS |= {"num_shots": "shots", "knn": "neighbors", "per_device_eval_batch_size": "batch_size", "fp16": "precision"}
 WORDS |= {"eval_batch_size": "batch_size", "bf16": "precision", "num_images": "count", "map_location": "device"}
 DATA = (".parquet", ".tar", ".csv", ".tsv", ".jsonl")  # files that hold or list many images
-NAMED = 5  # paths that a message lists
+OF_FILES = (*FILE_FIELDS, *SAID)  # options that say something of a file
 
 
-class Options(TypedDict, total=False):
+class Preparing(TypedDict, total=False):
+    """How images become what the model reads, where its file does not say it, or says it otherwise."""
+
+    preprocessing: str | Preprocessing | Mapping[str, Any] | None  # such as authors, imagenet; or fields of it
+    mean: float | Sequence[float] | None  # of levels from 0 to 1: one, or one for each channel
+    deviation: float | Sequence[float] | None
+    resize: str | None  # squash or crop
+    crop_share: float | None  # of the resized side that the middle keeps
+    interpolation: str | None
+    antialias: bool | None
+    std: float | Sequence[float] | None  # the same in other libraries' words
+    crop: float | None
+    crop_pct: float | None
+
+
+class FileHints(Preparing, total=False):
+    """What a file of another library may leave open of its model, and how that reads images."""
+
+    heads: int
+    grid: Grid  # (rows, cols) of its position table
+    activation: Activation
+    epsilon: float
+
+
+class Options(FileHints, total=False):
     """How to go through images."""
 
     batch_size: int | None  # None: 16, or 256 on a GPU
@@ -59,9 +88,11 @@ class Measuring(Options, total=False):
 def check_options(verb: Callable[..., object], kind: type, options: Mapping[str, object]) -> None:
     """Refuse an option that a verb does not have, and say which one may be meant."""
     for name in options.keys() - kind.__annotations__.keys():
-        hidden = ("options", "report", "command")
-        known = [each for each in (*inspect.signature(verb).parameters, *kind.__annotations__) if each not in hidden]
-        words = {word: meant for word, meant in {**TRAINING, **WORDS}.items() if meant in known}
+        hidden = ("report", "command")
+        own = inspect.signature(verb).parameters.values()
+        known = [*(each.name for each in own if each.kind is not each.VAR_KEYWORD), *kind.__annotations__]
+        known = [each for each in known if each not in hidden]
+        words = {word: meant for word, meant in {**MODEL, **TRAINING, **WORDS}.items() if meant in known}
         raise ConfigError(f"{verb.__name__} has no option {name!r}.{by_meaning(name, known, words)}")
 
 
@@ -70,21 +101,40 @@ def measuring(verb: Callable[..., object], model: AnyModel, options: Measuring) 
     """Join the processes of a run where the model is, and choose for this machine what is left open."""
     check_options(verb, Measuring, options)
     keep_memory()
-    given: dict[str, Any] = {**options}
+    given: dict[str, Any] = {name: value for name, value in options.items() if name not in OF_FILES}
     with joined(device_for(model, given.pop("device", None))) as group:
         yield inference_options(group, **given)
 
 
-def open_model(model: AnyModel, image_size: ImageSize | None = None, device: Device | None = None) -> Model:
-    """Load a checkpoint; a model in memory stays as it is and where it is."""
+def hints_of(options: Mapping[str, Any]) -> FileHints:
+    """Take what is said of a file from the options of a verb."""
+    return FileHints(**{name: options[name] for name in FILE_FIELDS if name in options})
+
+
+def open_model(
+    model: AnyModel,
+    image_size: ImageSize | None = None,
+    device: Device | None = None,
+    said: Mapping[str, Any] | None = None,
+) -> Model:
+    """Load a checkpoint, helped by what is `said` of it; a model in memory stays as it is and where it is."""
+    prepared, hints = read_preprocessing(said or {}), dict[str, Any](hints_of(said or {}))
     if not isinstance(model, Model):
-        return load(model_source(model), image_size=image_size, device=choose_device(device))
+        source, device = model_source(model), choose_device(device)
+        return load(source, image_size=image_size, device=device, preprocessing=prepared, **hints)
+    if hints:
+        name, value = next(iter(hints.items()))
+        raise ConfigError(f"the model is in memory, and knows itself; got {name}={value}. Give that to vitrail.load.")
     own = model.config.image_size
     if image_size is not None and as_size(image_size) != own:
         raise ConfigError(
             f"the model reads images of {own}; got image_size={image_size}. Give that to vitrail.load instead."
         )
     device_for(model, device)
+    if not prepared:
+        return model
+    model = copy.copy(model)  # which keeps its own card
+    model.card = model.card.prepared(prepared, model.config.channels)
     return model
 
 
@@ -102,7 +152,7 @@ def run_of(model: AnyModel) -> Path | Model | None:
     """Give where a model was loaded from, or itself where it is a run in memory; None where it is neither."""
     if isinstance(model, Model) and model.trained_on:
         return model
-    return Path(source).expanduser() if (source := model_source(model)) else None
+    return home_path(source) if (source := model_source(model)) else None
 
 
 def model_name(model: AnyModel) -> str:
@@ -163,8 +213,7 @@ def gather_images(images: object, report: Reporter) -> ImageList:
             names += [each] if isinstance(each, str) else map(each.name, range(len(each)))
         missing += [] if found else [str(image)]
     if missing:
-        more = f" and {len(missing) - NAMED:,} more" if len(missing) > NAMED else ""
-        raise DataError(f"there is no image at {', '.join(map(repr, missing[:NAMED]))}{more}. Check the path.")
+        raise no_images(missing)
     if not names:
         raise DataError("expected one image or more; got none. Give files, folders, or images in memory.")
     return ImageList(names, held)

@@ -8,12 +8,12 @@ from typing import get_args
 from vitrail.checkpoint.load import of_run, open_checkpoint
 from vitrail.config import ModelConfig, as_size, name_of, override, parse, whole
 from vitrail.config.check import LARGEST, one_of, positive
+from vitrail.config.given import is_checkpoint
 from vitrail.errors import ConfigError
 from vitrail.models import Model
 from vitrail.ops.cost import counts
 from vitrail.ops.cost.plan import CostPlan
 from vitrail.runtime.reporter import text_table
-from vitrail.train.task import is_checkpoint
 
 MOST_IMAGES = 10**15
 QUADRATIC = 0.5  # share of the work that is token against token, from which it is worth a warning
@@ -61,12 +61,13 @@ def plan(
     )
     if epochs is not None and positive("epochs", epochs) > LARGEST:
         raise ConfigError(f"epochs must be at most {LARGEST}; got {epochs}.")
-    changes = fields if image_size is None else {**fields, "image_size": as_size(image_size)}
+    changes = {**fields} if image_size is None else {**fields, "image_size": as_size(image_size)}
     model = of_run(model)
     if isinstance(model, os.PathLike) or (isinstance(model, str) and is_checkpoint(model)):
         title = os.fspath(model)
         with open_checkpoint(title) as checkpoint:
-            config = override(checkpoint.config, changes)
+            hints = {name: changes.pop(name) for name in ("grid", "heads") if name in changes}
+            config = override(checkpoint.configure(**hints), changes)
     elif isinstance(model, str):
         config, title = parse(model, changes), model
     else:

@@ -16,7 +16,7 @@ from vitrail.models import Model, eval_mode
 from vitrail.runtime.inference import compute_outputs, inference_options
 from vitrail.runtime.machine import Group
 from vitrail.runtime.reporter import SILENT
-from vitrail.verbs.opening import AnyModel, ImageSize, Options, check_options, gather_images, open_model
+from vitrail.verbs.opening import OF_FILES, AnyModel, ImageSize, Options, check_options, gather_images, open_model
 from vitrail.verbs.predictions import Embeddings, Failed, Predictions
 
 STRETCH = 16_384  # images after which what was found of them is put in its place
@@ -24,7 +24,7 @@ NAMED = 5  # bad images that a message lists
 
 
 class PredictOptions(Options, total=False):
-    """How to go through images, and their size."""
+    """How to go through images, their size, and what a file leaves open of its model."""
 
     image_size: ImageSize | None  # None: the model's own
 
@@ -37,7 +37,9 @@ def predict(
     `model` is a name, a file, a run or its folder, or a model in memory. The result is a sequence, of one image too, in
     the order given; images that cannot be read are in its `failed`, with the reason. `top` is how many classes of an
     image rows and tables show; `features=True` keeps what the classifier reads too. Options: image_size, batch_size,
-    workers, device, precision ("float32" or "bfloat16"), report.
+    workers, device, precision ("float32" or "bfloat16"), report; and where the file does not say how it reads images,
+    preprocessing, mean, deviation, resize, crop_share, interpolation, as in `vitrail.load`; and what it leaves open of
+    the model: heads, grid, activation, epsilon.
     """
     check_options(predict, PredictOptions, options)
     whole("top", top)
@@ -50,6 +52,7 @@ def predict(
         failed=found.failed,
         features=found.values.get("features"),
         classes_shown=top,
+        temperature=found.model.card.temperature,
     )
 
 
@@ -95,7 +98,8 @@ def _run(
 ) -> _Found:
     """Send images through a model; what is held of them are their names and the parts that are asked for."""
     source = gather_images(images, options.get("report", SILENT))
-    model = open_model(of_run(model), image_size, device)
+    model = open_model(of_run(model), image_size, device, options)
+    options = {name: value for name, value in options.items() if name not in OF_FILES}
     if "logits" in parts and not model.config.classes:
         raise ConfigError(
             "the model has no classifier, so it names no class. Fine-tune it with vitrail.finetune, or take what it "

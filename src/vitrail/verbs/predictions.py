@@ -18,7 +18,7 @@ from vitrail.config.check import whole
 from vitrail.errors import ConfigError
 from vitrail.files import check_writable, replacing, write_bytes
 from vitrail.files.tables import write_table
-from vitrail.ops.metrics import bounded, first_classes
+from vitrail.ops.metrics import bounded, first_classes, log_probabilities
 from vitrail.runtime.reporter import cell_len, fit, one_line
 
 WIDEST = (0.4, 0.3)  # shares of a terminal's width that names and labels take at most
@@ -41,11 +41,12 @@ class Prediction:
     name: str
     logits: Float[Tensor, " K"]
     class_names: Sequence[str]
+    temperature: float = 1.0  # of the model's card
 
     @property
     def probabilities(self) -> Float[Tensor, " K"]:
         """The probability of every class."""
-        return bounded(self.logits[None]).log_softmax(dim=1).exp()[0]
+        return log_probabilities(self.logits[None], self.temperature).exp()[0]
 
     @property
     def label(self) -> str:
@@ -83,6 +84,7 @@ class Predictions(Sequence[Prediction]):
     failed: Sequence[Failed] = ()
     features: Float[Tensor, "N D"] | None = None  # where they were asked for
     classes_shown: int = 5  # of each image, in rows and tables
+    temperature: float = 1.0  # of the model's card, by which logits are divided before they are probabilities
 
     def __len__(self) -> int:
         return len(self.names)
@@ -95,7 +97,7 @@ class Predictions(Sequence[Prediction]):
         """Give the prediction of one image, or those of a slice."""
         if isinstance(index, slice):
             return [self[number] for number in range(len(self))[index]]
-        return Prediction(self.names[index], self.logits[index], self.class_names)
+        return Prediction(self.names[index], self.logits[index], self.class_names, self.temperature)
 
     def rows(self) -> list[dict[str, Any]]:
         """Give a flat row for each image, as pandas.DataFrame takes them: name, label, probability, label_2, ..."""

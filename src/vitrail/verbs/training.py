@@ -3,8 +3,8 @@
 import inspect
 import json
 import os
-import re
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -13,27 +13,33 @@ from pathlib import Path
 from typing import Any, Literal, ParamSpec
 
 from vitrail.checkpoint.load import load, of_run
+from vitrail.config import read_preprocessing
+from vitrail.config.preprocessing import SAID_IN_TRAINING
 from vitrail.config.recipes import adjust
 from vitrail.data.open import open_data
 from vitrail.errors import ConfigError, DataError, VitrailError
 from vitrail.evaluation.features import choose_sets, draw_sets, probe_features
+from vitrail.files import home_path
 from vitrail.models import Model
 from vitrail.runtime.machine import is_main_process, keep_memory
-from vitrail.runtime.reporter import reporting
+from vitrail.runtime.reporter import harmless, reporting
+from vitrail.train.choice import choose_recipe, choose_start, describe_small
 from vitrail.train.folder import LOG
 from vitrail.train.pace import steps_within
 from vitrail.train.prepare import Probe
-from vitrail.train.request import TrainRequest, choose_recipe, make_task, read_request
+from vitrail.train.request import TrainRequest, make_task, read_request
 from vitrail.train.run import Callback, Outcome, run
-from vitrail.train.task import AnyModel, Task, open_start, remember
+from vitrail.train.task import AnyModel, Task, foresee_model, open_start, remember, training_split
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """A run that ended, or was interrupted (`finished` is False) and can be resumed by the same call.
 
-    `folder` is where it was kept; None without `out`. `metrics` are of the last evaluation: accuracy, loss, images and
-    left_out of the val images, and at the end with test_ before them of the test images; {} where none was made yet.
+    `folder` is where it was kept; None without `out`. `metrics` are of the weights that are the result: accuracy, loss,
+    images and left_out of the val images, and at the end with test_ before them of the test images; {} where none was
+    made yet. `step` is where the run ended, `result_step` the step of the weights: `result` is "best" where val images
+    chose them, else "last".
     `history` has every record of the log, dicts with their `kind` (train, evaluation, probe) and `step`. `model` is the
     trained model; functions that take a model take a run too.
     """
@@ -44,6 +50,8 @@ class Run:
     steps: int
     metrics: Mapping[str, float]
     seconds: float
+    result: str
+    result_step: int
     history: tuple[Mapping[str, Any], ...] = field(repr=False)
     again: bool = False  # it was finished before, and nothing was done now
     labeled: bool = True  # the training images have labels
@@ -64,20 +72,24 @@ class Run:
 
     def document(self) -> dict[str, Any]:
         """Give how the run ended as plain values, for JSON."""
-        ended = {"finished": self.finished, "step": self.step, "steps": self.steps, "metrics": self.metrics}
+        ended = {"finished": self.finished, "step": self.step, "steps": self.steps}
+        ended |= {"result": self.result, "result_step": self.result_step, "metrics": self.metrics}
         return {"out": str(self.folder), **ended, "seconds": round(self.seconds, 1)}
 
     def __str__(self) -> str:
         """Say how the run ended, in a few lines."""
         where = "kept in memory" if self.folder is None else str(self.folder)
         how = "finished" if self.finished else f"interrupted at step {self.step:,} of {self.steps:,}"
-        return "\n".join([f"{how}: {where}", *(f"  {line}" for line in self.results())])
+        return harmless("\n".join([f"{how}: {where}", *(f"  {line}" for line in self.results())]))
 
     def results(self) -> Iterator[str]:
         """Say what was measured, a line for each split."""
         for part, words in (("", "val images"), ("test_", "test images")):
             count, gone = (self.metrics.get(part + name, 0) for name in ("images", "left_out"))
             lost = f"; {gone:,.0f} could not be decoded" if gone else ""
+            if not part and self.finished:
+                lost += f"; the {self.result} weights, of step {self.result_step:,} of {self.steps:,}"
+                lost += ", chosen by these images: slightly optimistic" if self.result == "best" else ""
             if part + "accuracy" in self.metrics:
                 yield f"{self.metrics[part + 'accuracy']:.2%} of {count:,.0f} {words}{lost}"
             elif part + "loss" in self.metrics:  # learned without labels
@@ -102,17 +114,19 @@ def finetune(
     command: str = "",
     **fields: Any,  # noqa: ANN401
 ) -> Run:
-    """Train on labelled images: a checkpoint with a new head, or a fresh model where none is given.
+    """Train on labelled images: from a checkpoint with a new head, or a fresh model by its name.
 
     `data` is a folder with a folder for each class, anything else that `vitrail data check` reads, a torch map-style
     dataset of (image, label), arrays (images, labels), or a mapping from split to these. `model` is a name such as
-    ViT-B/16, a file, a run folder, or a model in memory, which stays as it is. What is left open is chosen for the
-    data, and said. Any field of the training is a keyword: `learning_rate=1e-3, epochs=5, batch_size=64, mixup=0.2`;
-    a field of a part by `**{"optimizer.betas": (0.9, 0.95)}`, of the model by `**{"model.dropout": 0.1}`, and as texts
-    by `settings=["learning_rate=1e-3"]`. With `out` the run is kept there, and the same call resumes it; without,
-    nothing is kept on disk. `minutes` takes as many steps as fit. Each of `callbacks`, or the only one, sees every
-    record of the log as a dict, and ends the run by returning True, or anything that is true. `objective` may be an
-    object of your own: docs/training.md.
+    ViT-B/16, a file, a run folder, or a model in memory, which stays as it is; where none is given, the one in the box
+    for fewer than 10,000 images, or a fresh one. What is left open is chosen for the data, and said. Any field of the
+    training is a keyword: `learning_rate=1e-3, epochs=5, batch_size=64, mixup=0.2`; a field of a part by
+    `**{"optimizer.betas": (0.9, 0.95)}`, of the model by `**{"model.dropout": 0.1}`, and as texts by
+    `settings=["learning_rate=1e-3"]`. Images are read as the checkpoint says, or as you say: `preprocessing=`,
+    `mean=`, `deviation=`, `resize=`, `crop_share=` as in `vitrail.load`. With `out` the run is kept there, and the
+    same call resumes it; without, nothing is kept on disk. `minutes` takes as many steps as fit. Each of `callbacks`,
+    or the only one, sees every record of the log as a dict, and ends the run by returning True, or anything that is
+    true. `objective` may be an object of your own: docs/training.md.
     """
     return _train("finetune", **locals())
 
@@ -159,11 +173,12 @@ def _train(
     **how: Any,  # noqa: ANN401
 ) -> Run:
     """Read what is asked, choose what is open, run it, and give the run; `make_task` takes the rest."""
-    model = of_run(model)
+    start_time, model = time.monotonic(), of_run(model)
     watching = [callbacks] if callable(callbacks) else callbacks or ()
     if not isinstance(watching, Sequence) or not all(map(callable, watching)):
         raise ConfigError(f"callbacks must be functions of a record of the log; got {callbacks!r:.100}.")
     settings = [settings] if isinstance(settings, str) else settings
+    said, fields = take_preprocessing(fields)
     request = read_request(kind, data, model, recipe, settings, fields)
     if minutes is not None:
         request = for_minutes(request, minutes)
@@ -175,19 +190,24 @@ def _train(
         report = stack.enter_context(reporting(quiet=quiet or not is_main_process()))
         labels = request.needs_labels
         splits = open_data(data, allow_pipe=allow_pipe, unlabeled=not labels, progress=report.progress)
-        choice = choose_recipe(request, splits, start)
         # Where nothing is to be kept, a folder that is gone afterwards.
         folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vitrail-")), "run")
-        folder = Path(folder).expanduser()
-        task = make_task(request, choice, splits, start, out=folder, **how)
+        folder = home_path(folder)
+        begins, why = choose_start(request, splits, folder)
+        if begins is not request.model:
+            request, start = replace(request, model=begins), open_start(begins)
+        choice = choose_recipe(request, splits, start)
+        task = replace(make_task(request, choice, splits, start, out=folder, **how), preprocessing=said)
         probing, said = open_probe(probe, allow_pipe=allow_pipe)
         keep_memory()
-        for reason in (*choice.reasons, *said):
+        small = describe_small(training_split(splits), foresee_model(task))
+        for reason in (*why, *choice.reasons, *small, *said):
             report.note(reason)
         if minutes is not None:
             report.note("measuring how long a step takes")
             steps, reason = steps_within(task, 60 * minutes, probing)
-            task = replace(task, training=adjust(task.training, {"steps": steps}))
+            training = adjust(task.training, {"steps": steps})
+            task = replace(task, training=training, until=start_time + 60 * minutes, seconds=60 * minutes)
             report.note(reason)
         if out:
             report.note(f"writing to {folder}")
@@ -202,6 +222,12 @@ def _ended(outcome: Outcome, task: Task, *, kept: bool) -> Run:
         held.trained_on = remember(task)
     same = {name: value for name, value in vars(outcome).items() if name not in ("out", "interrupted")}
     return Run(folder=outcome.out if kept else None, history=history, held=held, **same)
+
+
+def take_preprocessing(fields: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Part what is said of the preprocessing, read, from the fields of the training and of the model."""
+    said = {word: value for word, value in fields.items() if word in SAID_IN_TRAINING}
+    return read_preprocessing(said), {name: value for name, value in fields.items() if name not in said}
 
 
 def open_probe(probe: object, *, allow_pipe: bool) -> tuple[Probe | None, list[str]]:
@@ -226,9 +252,3 @@ def for_minutes(request: TrainRequest, minutes: float) -> TrainRequest:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("minutes are measured by one process alone. Give steps or epochs with torchrun.")
     return replace(request, fields={**request.fields, "steps": 1})
-
-
-def usual_out(kind: str, data: str) -> Path:
-    """Give the folder of a run where none is said: runs/, the verb and the data."""
-    name = re.sub(r"[^A-Za-z0-9]+", "-", Path(data).name or data).strip("-").lower()
-    return Path("runs") / f"{kind}-{name or 'data'}"

@@ -2,12 +2,12 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vitrail.checkpoint.load import of_run
 from vitrail.config import ModelConfig, PatchStem, ViTConfig, parse
+from vitrail.config.given import usual_out
 from vitrail.config.recipes import recipe as find_recipe
 from vitrail.data.open import open_data
 from vitrail.errors import DataError
@@ -15,20 +15,24 @@ from vitrail.evaluation import vtab as protocol
 from vitrail.evaluation.results import over_seeds, write_document
 from vitrail.evaluation.transfer import Transfer, TransferPlan, transfer as run_transfer
 from vitrail.evaluation.vtab import means, vtab_document
+from vitrail.files import home_path
 from vitrail.runtime.machine import is_main_process, keep_memory
 from vitrail.runtime.reporter import harmless, reporting, text_table
-from vitrail.train.request import Choice, choose_recipe, make_task, read_request, refuse_fields
-from vitrail.train.task import AnyModel, open_start
-from vitrail.verbs.training import usual_out
+from vitrail.train.choice import choose_recipe
+from vitrail.train.request import Choice, make_task, read_request, refuse_fields
+from vitrail.train.task import AnyModel, known_config, open_start
+from vitrail.verbs.training import take_preprocessing
 
 HIGHEST = 0.06  # a rate of Table 4 that is for ResNets and hybrids alone (Appendix B.1.1)
 DECIDED = {
     "transfer": {
         "learning_rate": "the rate is chosen among rates. Give one rate to choose it yourself.",
         "seed": "each final run has a seed of its own. Give seeds.",
+        "result": "the last weights are measured, as in the paper. Leave it out.",
     },
     "vtab": {
         "seed": "each run has a seed of its own. Give seeds.",
+        "result": "the last weights are measured, as in the paper. Leave it out.",
         "validation_share": "1,000 images are taken, 200 of them kept back where you select. Leave it out.",
     },
 }
@@ -89,14 +93,16 @@ def transfer(
     out; the same call resumes them.
     """
     model = of_run(model)
+    prepared, fields = take_preprocessing(fields)
     request = read_request("transfer", data, model, recipe, settings, fields)
     refuse_fields(request, DECIDED["transfer"])
     start = open_start(model)
     splits = open_data(data, allow_pipe=allow_pipe)
     choice = choose_recipe(request, splits, start, later=("learning_rate",))
-    folder = Path(out).expanduser() if out else usual_out("transfer", str(data))
+    folder = home_path(out) if out else usual_out("transfer", str(data))
     task = make_task(request, choice, splits, start, out=folder, workers=workers, device=device, command=command)
-    config = parse(choice.model) if start is None else start.config
+    task = replace(task, preprocessing=prepared)
+    config = known_config(start, {**request.model_fields, **request.fields}) or parse(choice.model)
     wanted = rates or rates_for(config, choice.rates) or (task.training.optimizer.learning_rate,)
     plan = TransferPlan(task=task, rates=tuple(wanted), seeds=tuple(seeds))
     keep_memory()
@@ -129,12 +135,14 @@ def vtab(
     those of `vitrail.finetune`. All runs go into `out`, runs/vtab-FOLDER where it is left out; the same call resumes.
     """
     model = of_run(model)
+    prepared, fields = take_preprocessing(fields)
     request = read_request("vtab", folder, model, protocol.RECIPE, settings, fields)
     refuse_fields(request, DECIDED["vtab"])
     start, choice = open_start(model), Choice(model=str(model), training=find_recipe(protocol.RECIPE).training)
-    into = Path(out).expanduser() if out else usual_out("vtab", str(folder))
+    into = home_path(out) if out else usual_out("vtab", str(folder))
     task = make_task(request, choice, {}, start, out=into, workers=workers, device=device, command=command)
-    wanted, place = protocol.choose_tasks(tasks), Path(folder).expanduser()
+    task = replace(task, preprocessing=prepared)
+    wanted, place = protocol.choose_tasks(tasks), home_path(folder)
     found, missing = protocol.find_tasks(place, wanted, select=select)
     places = "\n".join(f"  {place / each.key}  ({each.title}, {each.classes} classes)" for each in missing)
     lacking = f"{places}\nEach holds {protocol.LAYOUT}."

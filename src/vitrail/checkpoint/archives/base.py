@@ -10,7 +10,7 @@ import re
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from math import prod
 from pathlib import Path
@@ -21,27 +21,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitrail.checkpoint.archives.foreign import name_file, name_zip
 from vitrail.config.check import DEEPEST
-from vitrail.errors import CheckpointError
-from vitrail.files import replacing
+from vitrail.errors import CheckpointError, VitrailError, shortened
+from vitrail.files import open_regular, parse_json, replacing
 
 Shape = tuple[int, ...]
 MOST_TENSORS = 10_000
+LONGEST_NAME = 1000  # signs of a tensor's
+MOST_AXES = 16
 PRECISIONS = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
 CODES = {dtype: code for code, dtype in PRECISIONS.items()}
-# What files begin with that people take for weights.
-OTHER_KINDS = {
-    b"\x93NUMPY": "a single array (.npy)",
-    b"\x80": "a pickle, but not one of torch.save; a pickle can run anything, so it was not opened",
-    b"\x89HDF": "an HDF5 file",
-    b"\x1f\x8b": "gzip; unpack it first",
-    b"version https://": "the pointer of a file in Git LFS; fetch the file itself",
-    b"<": "a web page or XML",
-}
 # What a damaged archive raises, from zlib's errors to those of zip's many features.
 DAMAGE = (
     *(zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, KeyError, RuntimeError, NotImplementedError),
-    *(SyntaxError, OverflowError),
+    *(SyntaxError, OverflowError, MemoryError, RecursionError),
 )
 
 
@@ -66,6 +60,9 @@ class Archive(ABC):
         strangers: tuple[str, ...] = (),
         notes: Mapping[str, str] | None = None,
     ) -> None:
+        check_names(path, (*entries, *strangers, *(notes or ())))
+        if many := next((name for name, entry in entries.items() if len(entry.shape) > MOST_AXES), None):
+            raise damaged(path, f"{many!r} has {len(entries[many].shape):,} axes")
         self.path, self.paths = path, (path,)
         self._file = file
         self.entries = MappingProxyType(dict(entries))
@@ -99,20 +96,21 @@ class Archive(ABC):
 def open_archive(path: Path) -> Archive:
     """Open a file of tensors in the format that its first bytes say; anything else is refused by what it is."""
     from vitrail.checkpoint.archives.npz import NpzArchive  # the other formats build on this file
-    from vitrail.checkpoint.archives.pth import LEGACY, PthArchive, is_pickle
+    from vitrail.checkpoint.archives.pth import LEGACY, PthArchive, zip_members
     from vitrail.checkpoint.archives.sharded import ShardedArchive
 
     kind: Callable[[Path, BinaryIO], Archive] | None = None
+    what: str | None = None
     with refusing(path), ExitStack() as opened:
-        if not path.is_file():
-            raise CheckpointError(f"{path} is no plain file. Give the path of a file.")
-        file = opened.enter_context(path.open("rb"))
+        file = opened.enter_context(open_regular(path))
         start = os.pread(file.fileno(), 16, 0)
         if start[:2] == b"PK":
-            kind = PthArchive if is_pickle(file) else NpzArchive
+            members = zip_members(file)
+            what, pickled = name_zip(members), any(name.endswith(".pkl") for name in members)
+            kind = None if what else PthArchive if pickled else NpzArchive
         elif start.startswith(LEGACY):
             kind = PthArchive
-        elif start.lstrip()[:1] == b"{" and int.from_bytes(start[:8], "little") > path.stat().st_size:
+        elif start.lstrip()[:1] == b"{" and int.from_bytes(start[:8], "little") > os.fstat(file.fileno()).st_size:
             kind = ShardedArchive
         elif start[8:9] == b"{":
             kind = SafeArchive
@@ -120,20 +118,28 @@ def open_archive(path: Path) -> Archive:
             archive = kind(path, file)
             opened.pop_all()  # the archive closes it
             return archive
-    what = next((f"it looks like {what}" for magic, what in OTHER_KINDS.items() if start.startswith(magic)), None)
+    what = what or name_file(start)
+    what = f"it looks like {what}" if what else f"it starts with {start[:8]!r}" if start else "it is empty"
     raise CheckpointError(
-        f"{path} is no file of weights: {what or (f'it starts with {start[:8]!r}' if start else 'it is empty')}. "
+        f"{path} is no file of weights: {what}. "
         "Expected .npz, safetensors (or an index of its shards), or .pth of torch.save."
     )
 
 
 @contextmanager
 def refusing(path: Path) -> Iterator[None]:
-    """Say in a refusal of ours why the system does not read a file."""
+    """Say in a refusal of ours why a file is not read, by the system or by whatever library its damage stopped."""
     try:
         yield
+    except VitrailError:
+        raise
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror or error}.") from error
+    except Exception as error:  # what nobody foresaw in a file is an error of the file all the same
+        reason = f"{type(error).__name__}: {shortened(str(error), 200)}"
+        raise CheckpointError(
+            f"{path} cannot be read, it may be damaged: {reason}. Copy or download it again."
+        ) from error
 
 
 class Headers:
@@ -206,6 +212,15 @@ def check_count(path: Path, count: int) -> None:
         raise CheckpointError(f"{path} holds {count:,} tensors; a model has at most {MOST_TENSORS:,}. It was not read.")
 
 
+def check_names(path: Path, names: Iterable[str]) -> None:
+    """Refuse names that are as long as no tensor's is: they would be printed, logged and written."""
+    if long := next((name for name in names if len(name) > LONGEST_NAME), None):
+        raise CheckpointError(
+            f"{path} holds something under a name of {len(long):,} signs, {long[:40]!r}...; expected at most "
+            f"{LONGEST_NAME:,}. It was not read."
+        )
+
+
 def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, into: np.ndarray, *, skip: int = 0) -> None:
     """Fill bytes from a member of a zip archive, a few megabytes at a time; one at a time, for zipfile is one file."""
     done = 0
@@ -235,6 +250,19 @@ def damaged(path: Path, why: object) -> CheckpointError:
     return CheckpointError(f"{path} is damaged: {why}. Copy or download it again.")
 
 
+def room_for(path: Path, name: str, entry: Entry) -> Tensor:
+    """Make a tensor to be filled, or refuse the file where this machine's memory is too small for it."""
+    assert isinstance(entry.dtype, torch.dtype)
+    try:
+        return torch.empty(prod(entry.shape), dtype=entry.dtype)
+    except (RuntimeError, MemoryError) as error:
+        size = prod(entry.shape) * entry.dtype.itemsize
+        raise CheckpointError(
+            f"{path}: {name!r} takes {size:,} bytes of memory, more than there are. Use a machine with more, or close "
+            "other programs."
+        ) from error
+
+
 class SafeArchive(Archive):
     """One safetensors file. The library checks its header; a tensor's bytes are read into memory of their own."""
 
@@ -243,14 +271,18 @@ class SafeArchive(Archive):
     def __init__(self, path: Path, file: BinaryIO) -> None:
         from safetensors import SafetensorError, safe_open
 
-        try:
-            with refusing(path), safe_open(path, framework="pt") as checked:
-                names = set(checked.keys())
-        except SafetensorError as error:
-            raise damaged(path, error) from error
+        with refusing(path):
+            try:
+                with safe_open(path, framework="pt") as checked:
+                    names = set(checked.keys())
+            except SafetensorError as error:
+                raise damaged(path, error) from error
         self._number = file.fileno()
         length = int.from_bytes(os.pread(self._number, 8, 0), "little")
-        header = json.loads(os.pread(self._number, length, 8))
+        try:
+            header = parse_json(os.pread(self._number, length, 8))
+        except ValueError as error:  # of numbers that the library takes, such as one of 5,000 digits
+            raise damaged(path, f"its header: {error}") from error
         notes = header.pop("__metadata__", None) or {}
         if header.keys() != names:
             raise damaged(path, "its header names tensors twice")
@@ -265,8 +297,7 @@ class SafeArchive(Archive):
     def read(self, name: str) -> Tensor:
         """Read one tensor."""
         entry = self.entries[name]
-        assert isinstance(entry.dtype, torch.dtype)
-        tensor = torch.empty(prod(entry.shape), dtype=entry.dtype)
+        tensor = room_for(self.path, name, entry)
         try:
             read_at(self._number, self._starts[name], tensor.view(torch.uint8).numpy())
         except EOFError as error:
@@ -276,7 +307,7 @@ class SafeArchive(Archive):
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]:
     """Read every tensor of a file, and its notes."""
-    with refusing(path), path.open("rb") as file:
+    with refusing(path), open_regular(path) as file:
         archive = SafeArchive(path, file)
         return {name: archive.read(name) for name in archive.entries}, archive.notes
 

@@ -1,9 +1,7 @@
 """`.npz` files: arrays by name, read one by one, never a pickle; bfloat16 is stored as bytes without a type (V2)."""
 
-import io
 import os
 import threading
-import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Mapping
@@ -19,11 +17,9 @@ from torch import Tensor
 from vitrail.checkpoint.archives.base import DAMAGE, Archive, Entry, Shape, check_count, damaged, read_member
 from vitrail.errors import CheckpointError
 from vitrail.files import replacing
+from vitrail.files.reading import LARGEST_GROWTH, LARGEST_HEADER, SMALL, array_header
 
 FLOATS = {"f2": torch.float16, "f4": torch.float32, "f8": torch.float64}
-LARGEST_HEADER = 1 << 16  # bytes
-# Compressed weights are nearly as large as they are; a file that says it grows more than this is a bomb.
-LARGEST_GROWTH, SMALL = 20, 256 * 2**20
 
 
 class Member(NamedTuple):
@@ -104,8 +100,8 @@ def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Memb
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ValueError("it is compressed otherwise than numpy does")
         with archive.open(info) as file:
-            shape, columns_first, dtype, header = _read_header(file.read(LARGEST_HEADER))
-    except Exception as error:  # the parser of a header is Python's own, and fails in many types
+            shape, columns_first, dtype, header = array_header(file.read(LARGEST_HEADER))
+    except DAMAGE as error:
         raise damaged(path, f"{name!r}: {str(error)[:200]}") from error
     if dtype.hasobject:
         raise CheckpointError(
@@ -117,22 +113,6 @@ def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Memb
     if header + prod(shape) * dtype.itemsize != info.file_size:
         raise damaged(path, f"{name!r} has {info.file_size - header:,} bytes, not those of {shape} in {dtype}")
     return Member(info, shape, dtype, columns_first, header)
-
-
-def _read_header(start: bytes) -> tuple[Shape, bool, np.dtype, int]:
-    """Read an array's header and where it ends; one longer than a name list could be is refused."""
-    stream = io.BytesIO(start)
-    version = npy.read_magic(stream)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"version {version} of the array format")
-    width = 2 if version == (1, 0) else 4
-    if int.from_bytes(start[stream.tell() : stream.tell() + width], "little") > len(start):
-        raise ValueError("its header is too long")
-    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of files that Python 2 wrote
-        shape, columns_first, dtype = read(stream)
-    return shape, bool(columns_first), dtype, stream.tell()
 
 
 def _precision(dtype: np.dtype) -> torch.dtype | str:

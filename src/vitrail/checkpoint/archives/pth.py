@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from vitrail.checkpoint.archives.base import CODES, DAMAGE, Archive, Entry, check_count, damaged, read_at, read_member
-from vitrail.checkpoint.archives.pickles import Global, Refused, Storage, TensorRecord, follow
-from vitrail.errors import CheckpointError
+from vitrail.checkpoint.archives.pickles import Opaque, Refused, Storage, TensorRecord, follow
+from vitrail.checkpoint.archives.unwrap import unwrap
+from vitrail.errors import CheckpointError, shortened
 from vitrail.files import replacing
 
 STORAGES = {
@@ -37,12 +38,6 @@ STORAGES = {
     "ComplexFloatStorage": torch.complex64,
     "ComplexDoubleStorage": torch.complex128,
 }
-# Where trainers put the weights, best first: averaged ones, DINO's teacher, then the plain ones.
-WRAPPERS = (
-    *("model_ema", "state_dict_ema", "ema", "teacher", "state_dict", "model_state_dict", "model", "module", "weights"),
-    "student",
-)
-DEEPEST = 8  # of wrappers
 LEGACY = pickle.dumps(0x1950A86A20F9469CFC6C, 2)  # how torch.save began before version 1.6
 LARGEST_PICKLE = 8 * 2**20  # bytes, of the structure without its numbers
 SHARED = 4  # how many times its size the tensors of a file may be that share their numbers
@@ -57,7 +52,7 @@ class StorageSpan(NamedTuple):
 
 
 class PthArchive(Archive):
-    """A state dict, bare or in a trainer's checkpoint."""
+    """A state dict, bare or in a trainer's checkpoint, or a whole module's."""
 
     kind = "pth"
 
@@ -71,7 +66,7 @@ class PthArchive(Archive):
                 document, self._spans = _look_at_zip(path, self._zip)
             else:
                 document, self._spans = _look_at_legacy(path, file)
-            self._tensors, strangers = _unwrap(path, document)
+            self._tensors, strangers = unwrap(path, document)
             check_count(path, len(self._tensors))
             for name, record in self._tensors.items():
                 _check(path, name, record, self._spans)
@@ -80,8 +75,8 @@ class PthArchive(Archive):
                 raise damaged(path, f"its tensors share numbers so that they would take {total:,} bytes")
         except Refused as error:
             raise CheckpointError(
-                f"{path} needs {error} to be read, which is more than tensors: a pickle can run anything, so it was "
-                "not opened. Where you trust it, save its weights alone: "
+                f"{path} needs {shortened(str(error), 200)} to be read, which is more than tensors: a pickle can run "
+                "anything, so it was not opened. Where you trust it, save its weights alone: "
                 "torch.save(torch.load(FILE, weights_only=False)['model'], NEW), or take model.state_dict()."
             ) from error
         except DAMAGE as error:
@@ -122,11 +117,16 @@ def is_pickle(file: BinaryIO) -> bool:
     start = os.pread(file.fileno(), len(LEGACY), 0)
     if start[:2] != b"PK":
         return start == LEGACY
+    return any(name.endswith(".pkl") for name in zip_members(file))
+
+
+def zip_members(file: BinaryIO) -> list[str]:
+    """List the names in a zip archive; none where it is damaged, which whoever reads it finds."""
     try:
         with zipfile.ZipFile(file) as archive:
-            return any(name.endswith(".pkl") for name in archive.namelist())
+            return archive.namelist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
-        return False
+        return []
 
 
 def write_pth(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -151,7 +151,7 @@ def _look_at_zip(path: Path, archive: zipfile.ZipFile) -> tuple[Any, dict[str, S
         names = ", ".join(info.filename for info in pickles[:3])
         raise CheckpointError(
             f"{path} is no file of weights: expected one pickle, NAME/data.pkl, of at most {LARGEST_PICKLE:,} bytes; "
-            f"got {names}. A model of TorchScript or torch.export is a program: save its state_dict() instead."
+            f"got {names}."
         )
     root = roots[0].filename.removesuffix("data.pkl")
     by_name = {info.filename: info for info in infos}
@@ -173,7 +173,10 @@ def _look_at_legacy(path: Path, file: BinaryIO) -> tuple[Any, dict[str, StorageS
     file.seek(0)
     limited = file.read(LARGEST_PICKLE)
     stream = io.BytesIO(limited)
-    _, _, machine, document, keys = (follow(stream) for _ in range(5))
+    parts = [follow(stream) for _ in range(5)]
+    if evil := next((part for part in parts if isinstance(part, Opaque) and not part.attributes), None):
+        raise Refused(evil.name)
+    _, _, machine, document, keys = parts
     if not isinstance(machine, dict) or machine.get("little_endian") is not True or not isinstance(keys, list):
         raise damaged(path, "it does not begin as torch.save's files of before 1.6 do")
     counts = {storage.key: storage for storage in _storages(document)}
@@ -200,9 +203,10 @@ def _storages(document: object) -> Iterator[Storage]:
             yield item.storage
         elif isinstance(item, Storage):
             yield item
-        elif isinstance(item, dict | list | tuple) and id(item) not in seen:
+        elif isinstance(item, dict | list | tuple | Opaque) and id(item) not in seen:
             seen.add(id(item))
-            waiting.extend(item.values() if isinstance(item, dict) else item)
+            inside = item.given if isinstance(item, Opaque) else item
+            waiting.extend(inside.values() if isinstance(inside, dict) else inside)
 
 
 def _check(path: Path, name: str, record: TensorRecord, spans: Mapping[str, StorageSpan]) -> None:
@@ -229,29 +233,3 @@ def _itemsize(storage: Storage) -> int:
 def _precision(storage: Storage) -> torch.dtype | str:
     dtype = STORAGES[storage.kind]
     return dtype if dtype in CODES else str(dtype).removeprefix("torch.")
-
-
-def _unwrap(path: Path, loaded: object) -> tuple[dict[str, TensorRecord], tuple[str, ...]]:
-    """Find the state dict in what was saved; give it, and the names of what lies beside it."""
-    beside: list[str] = []
-    for _ in range(DEEPEST):
-        if not isinstance(loaded, dict):
-            break
-        tensors = {name: value for name, value in loaded.items() if isinstance(value, TensorRecord)}
-        inner = next((name for name in WRAPPERS if isinstance(loaded.get(name), dict)), None)
-        if inner is None or len(tensors) > 1:
-            if not tensors or not all(isinstance(name, str) for name in tensors):
-                break
-            beside += [str(name) for name in loaded if name not in tensors]
-            return {str(name): tensor for name, tensor in tensors.items()}, tuple(beside)
-        beside += [str(name) for name in loaded if name != inner]
-        loaded = loaded[inner]
-    if isinstance(loaded, Global):
-        raise Refused(loaded.name)
-    found = f"a {type(loaded).__name__}"
-    if isinstance(loaded, dict):
-        found += f" of {', '.join(str(name)[:40] for name in list(loaded)[:5])}"
-    raise CheckpointError(
-        f"{path} holds no state dict: expected tensors by name, bare or under one of {', '.join(WRAPPERS)}; "
-        f"got {found}."
-    )

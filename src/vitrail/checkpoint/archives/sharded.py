@@ -1,6 +1,6 @@
 """Several files with an index: shards of safetensors, or of torch.save."""
 
-import json
+import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO
@@ -10,6 +10,7 @@ from torch import Tensor
 from vitrail.checkpoint.archives.base import Archive, SafeArchive, damaged
 from vitrail.checkpoint.archives.pth import PthArchive, is_pickle
 from vitrail.errors import CheckpointError
+from vitrail.files import open_regular, parse_json
 
 LARGEST_INDEX = 64 * 2**20  # bytes
 
@@ -26,7 +27,7 @@ class ShardedArchive(Archive):
                     raise CheckpointError(
                         f"{index} names {shard!r}, which is not beside it. Download all of its files."
                     )
-                part = opened.enter_context(path.open("rb"))
+                part = opened.enter_context(open_regular(path))
                 shards[shard] = (PthArchive if is_pickle(part) else SafeArchive)(path, part)
             held = {name: shard for shard, archive in shards.items() for name in archive.entries}
             if wrong := sorted(name for name in shard_of.keys() | held.keys() if shard_of.get(name) != held.get(name)):
@@ -49,12 +50,12 @@ class ShardedArchive(Archive):
 
 def _read_index(index: Path, file: BinaryIO) -> dict[str, str]:
     try:
-        if index.stat().st_size > LARGEST_INDEX:
+        if os.fstat(file.fileno()).st_size > LARGEST_INDEX:
             raise damaged(index, "it is too large for an index")
-        document = json.load(file)
+        document = parse_json(file.read())
         shard_of = document["weight_map"]
         fits = all(isinstance(name, str) and isinstance(shard, str) for name, shard in shard_of.items())
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"{index} is no index of shards: expected a JSON object with a 'weight_map' from tensor to file. "
             "Give the index that came with the shards, such as model.safetensors.index.json."

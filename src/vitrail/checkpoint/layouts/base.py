@@ -1,6 +1,5 @@
 """What a layout is: the names and axes that a library gives to the weights of a model."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -10,8 +9,11 @@ from torch import Tensor
 from vitrail.checkpoint.adapt import Request
 from vitrail.checkpoint.archives.base import Entry, Headers, Shape
 from vitrail.config import ModelConfig, Resampling
+from vitrail.files import parse_json
 
 NOTE = "vitrail"  # the name of the note that a safetensors file of ours carries
+# Heads that people put beside a library's own: no part of the encoder, and left out.
+OTHER_HEADS = ("fc.", "classifier.", "mlp_head.", "projection_head.", "projector.", "arcface.")
 Dialect = Mapping[str, Any]  # what a layout leaves open, as one file has it; plain enough for JSON
 
 
@@ -90,7 +92,7 @@ def common_prefix(entries: Mapping[str, Entry], anchor: str) -> str | None:
 def read_note(documents: Mapping[str, Any]) -> Mapping[str, Any]:
     """Read the configuration that we wrote into a file's notes; nothing where there is none."""
     try:
-        model = json.loads(documents.get("notes", {}).get(NOTE, "{}"))["model"]
-    except (ValueError, RecursionError, KeyError, TypeError):
+        model = parse_json(documents.get("notes", {}).get(NOTE, "{}"))["model"]
+    except (ValueError, KeyError, TypeError):
         return {}
     return model if isinstance(model, dict) else {}

@@ -8,7 +8,7 @@ from vitrail.checkpoint.adapt import Request
 from vitrail.checkpoint.archives.base import Headers
 from vitrail.checkpoint.layouts.base import Dialect, Found, Holds, Layout, Row, common_prefix
 from vitrail.checkpoint.layouts.codecs import TorchNames, vit_rows
-from vitrail.checkpoint.layouts.inference import file_grid, find_heads, read_activation
+from vitrail.checkpoint.layouts.inference import file_grid, find_head, find_heads, read_activation
 from vitrail.config import LearnedPositions, ModelConfig, PatchStem, ViTConfig, as_size
 from vitrail.errors import CheckpointError
 
@@ -72,24 +72,29 @@ def infer(headers: Headers, hints: Request, documents: Mapping[str, Any]) -> Fou
     headers.refuse(STRANGERS, "which transformers' ViT lacks")
     width, channels, patch = headers.patches(f"{names.patches}.weight")
     stem = PatchStem(patch=patch)
-    heads, notes = find_heads(width, hints, documents, said.get("num_attention_heads"))
+    mlp_width = headers.shape(f"{names.layer}0.{names.expand}.weight", 2)[0]
+    shape = headers.count(names.layer, "layer", end="."), width, mlp_width
+    heads, notes = find_heads(shape, hints, documents, said.get("num_attention_heads"))
     count = headers.shape("embeddings.position_embeddings", 3)[1]
     hints = _with_size(hints, said, patch, count)
     (rows, cols), _ = file_grid(count, stem, hints, class_entry=True)
-    classes = _classes(headers)
-    pooler = "pooler.dense.weight"
-    if classes is not None:  # early files have a pooler beside the classifier, which does not read it
+    outer, pooler = _outer(headers.prefix), "pooler.dense.weight"
+    head, _ = find_head(headers.everything, (f"{outer}classifier.",), width)
+    if head is not None and pooler in headers and not said:
+        head, doubt = None, "a classifier beside a pooler: which of them it reads is not said, so both are left out"
+        notes, left_out = (*notes, doubt), left_out + headers.take("pooler.")
+    if head is not None:  # early files have a pooler beside the classifier, which does not read it
         left_out += headers.take("pooler.")
     if pooler in headers and said.get("pooler_act", "tanh") != "tanh":
         raise CheckpointError(f"the pooler's activation must be tanh; config.json says {said['pooler_act']!r}.")
-    outside = {f"{_outer(headers.prefix)}classifier.{part}" for part in ("weight", "bias")}
+    outside = {f"{head}.{part}" for part in ("weight", "bias")}
     config = ViTConfig(
         stem=stem,
-        depth=headers.count(names.layer, "layer", end="."),
+        depth=shape[0],
         width=width,
-        mlp_width=headers.shape(f"{names.layer}0.{names.expand}.weight", 2)[0],
+        mlp_width=mlp_width,
         heads=heads,
-        classes=classes,
+        classes=None if head is None else headers.everything[f"{head}.weight"][0],
         image_size=(rows * patch, cols * patch),
         channels=channels,
         positions=LearnedPositions(resampling=LAYOUT.holds.resampling),
@@ -108,7 +113,7 @@ def infer(headers: Headers, hints: Request, documents: Mapping[str, Any]) -> Fou
         inferred = (*inferred, f"image size {height}x{width}: what is left over beside whole patches is not read")
     return Found(
         config=config,
-        dialect={"prefix": headers.prefix, "names": spoken},
+        dialect={"prefix": headers.prefix, "names": spoken, "head": (head or "").removeprefix(outer) or WRITTEN.head},
         inferred=inferred,
         left_out=(*left_out, *(name for name in headers.outside if name not in outside)),
     )
@@ -118,7 +123,7 @@ def rows(config: ModelConfig, dialect: Dialect) -> Iterator[Row]:
     """Give the row of every parameter."""
     assert isinstance(config, ViTConfig)
     prefix = dialect["prefix"]
-    for row in vit_rows(config, NAMES[dialect["names"]]):
+    for row in vit_rows(config, replace(NAMES[dialect["names"]], head=dialect["head"])):
         yield row.under(_outer(prefix) if row.ours.startswith("head.") else prefix)
 
 
@@ -172,15 +177,6 @@ def _with_size(hints: Request, said: Mapping[str, Any], patch: int, count: int) 
     return replace(hints, grid=(height // patch, width // patch))
 
 
-def _classes(headers: Headers) -> int | None:
-    """Count the classifier's classes; it stands outside the encoder's prefix."""
-    name = f"{_outer(headers.prefix)}classifier.weight"
-    shape = headers.everything.get(name)
-    if shape is not None and len(shape) != 2:
-        raise CheckpointError(f"{name!r} must have 2 axes; its shape is {shape}.")
-    return None if shape is None else shape[0]
-
-
 LAYOUT = Layout(
     name="hf",
     title="Hugging Face's names",
@@ -188,7 +184,7 @@ LAYOUT = Layout(
     infer=infer,
     rows=rows,
     # A classifier beside `vit.`, or a bare model.
-    dialect=lambda config: {"prefix": "vit." if config.classes else "", "names": "written"},
+    dialect=lambda config: {"prefix": "vit." if config.classes else "", "names": "written", "head": WRITTEN.head},
     holds=Holds(
         activations=("gelu", "gelu-tanh", "relu"), epsilon=None, hidden="headless", bias_free=True, resampling="bicubic"
     ),

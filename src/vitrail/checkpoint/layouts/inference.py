@@ -6,30 +6,66 @@ from math import isqrt
 from typing import Any
 
 from vitrail.checkpoint.adapt import Request
+from vitrail.checkpoint.archives.base import Shape
 from vitrail.checkpoint.layouts.base import read_note
 from vitrail.config import Grid, Stem, as_size
+from vitrail.config.zoo import SHAPES
 from vitrail.errors import CheckpointError
 
-# The published models whose heads are not 64 wide, by their own width.
-HEADS = {64: 2, 96: 3, 1152: 16, 1280: 16, 1408: 16, 1536: 16, 1664: 16}
+# Heads of the published models by depth, width and MLP width: the paper's, and those that timm has beside them.
+PUBLISHED = {shape[:3]: shape.heads for letter, shape in SHAPES.items() if letter != "b"} | {
+    (6, 64, 192): 2,  # timm's test_vit, test_vit2, test_vit3 and test_vit4
+    (8, 64, 192): 2,
+    (9, 96, 192): 3,
+    (9, 96, 288): 3,
+    (10, 256, 1024): 4,  # xsmall
+    (36, 384, 1536): 6,  # small, 36x1
+    (12, 512, 2048): 8,  # medium
+    (20, 512, 2048): 8,  # mediumd
+    (12, 640, 2560): 10,  # betwixt
+    (12, 896, 3584): 14,  # base plus
+    (21, 832, 2176): 13,  # so150m2
+    (18, 896, 2304): 14,  # so150m
+    (27, 1152, 4304): 16,  # so400m
+    (40, 1536, 6144): 16,  # giantopt
+}
 
 
 def find_heads(
-    width: int, hints: Request, documents: Mapping[str, Any], known: object = None
+    shape: tuple[int, int, int], hints: Request, documents: Mapping[str, Any], known: object = None, doubt: str = ""
 ) -> tuple[int, tuple[str, ...]]:
-    """Find the number of heads, which packed matrices do not show: told, or the published models' of this width."""
+    """Find the number of heads, which packed matrices do not show: told, or the published model's of this shape.
+
+    `shape` is depth, width and MLP width; `doubt` says which published models differ, where there are two.
+    """
+    depth, width, mlp_width = shape
     told = hints.fields.get("heads", known or read_note(documents).get("heads"))
     if told is not None:
         if not isinstance(told, int) or isinstance(told, bool) or told < 1 or width % told:
             raise CheckpointError(f"heads must be a whole number that divides the width {width}; got {told!r}.")
         return told, ()
-    if width in HEADS:
-        return HEADS[width], (f"{HEADS[width]} heads, as the published models of width {width} have",)
-    if width % 64 == 0 and width > 64:
-        return width // 64, (f"{width // 64} heads of 64, as the published models of width {width} have",)
-    raise CheckpointError(
-        f"the file does not say how many heads share its width of {width}, and no published model has it. Say heads=..."
-    )
+    if doubt:
+        raise CheckpointError(doubt)
+    if (heads := PUBLISHED.get(shape)) is None:
+        raise CheckpointError(
+            f"the file does not say how many heads share its width of {width}, and no published model has this width "
+            f"with {depth} layers and an MLP of {mlp_width}. Say heads=..."
+        )
+    return heads, (f"{heads} heads, as the published model of {depth} layers, width {width} and MLP {mlp_width} has",)
+
+
+def find_head(shapes: Mapping[str, Shape], prefixes: tuple[str, ...], inward: int) -> tuple[str | None, set[str]]:
+    """Find the linear layer that is all of a head, alone or with layers that hold nothing, and what is left out.
+
+    Anything else, such as an MLP, a norm, or a layer without a bias, is no classifier of this ViT.
+    """
+    held = {name: shape for name, shape in shapes.items() if name.startswith(prefixes)}
+    name = next((name.removesuffix(".weight") for name, shape in held.items() if len(shape) == 2), "")
+    if held.keys() != {f"{name}.weight", f"{name}.bias"}:
+        return None, set(held)
+    weight, bias = held[f"{name}.weight"], held[f"{name}.bias"]
+    other = weight[1] not in (0, inward) and bias == weight[:1]  # of features that are not the encoder's alone
+    return (None, set(held)) if other else (name, set())
 
 
 def read_activation(said: Mapping[str, Any], name: str, known: Mapping[str, str]) -> Any:  # noqa: ANN401
@@ -38,6 +74,11 @@ def read_activation(said: Mapping[str, Any], name: str, known: Mapping[str, str]
     if not isinstance(word, str) or word not in known:
         raise CheckpointError(f"config.json says {name}={word!r}; this ViT has one of {', '.join(known)}.")
     return known[word]
+
+
+def noted(documents: Mapping[str, Any], name: str, usual: Any) -> Any:  # noqa: ANN401
+    """Give a field as our own note in the file says it, or what the layout's library means."""
+    return read_note(documents).get(name, usual)
 
 
 def noted_grid(documents: Mapping[str, Any], stem: Stem, hints: Request) -> Request:

@@ -7,9 +7,26 @@ from typing import Any
 
 from vitrail.checkpoint.adapt import Request
 from vitrail.checkpoint.archives.base import Entry, Headers
-from vitrail.checkpoint.layouts.base import Dialect, Found, Holds, Layout, Row, common_prefix, read_note
+from vitrail.checkpoint.layouts.base import (
+    OTHER_HEADS,
+    Dialect,
+    Found,
+    Holds,
+    Layout,
+    Row,
+    common_prefix,
+    read_note,
+)
 from vitrail.checkpoint.layouts.codecs import POINT, SAME, TorchNames, pair, resnet_parts, vit_rows
-from vitrail.checkpoint.layouts.inference import file_grid, find_heads, is_square, noted_grid, read_activation
+from vitrail.checkpoint.layouts.inference import (
+    file_grid,
+    find_head,
+    find_heads,
+    is_square,
+    noted,
+    noted_grid,
+    read_activation,
+)
 from vitrail.config import BiTConfig, HybridStem, LearnedPositions, ModelConfig, PatchStem, Stem, ViTConfig
 from vitrail.errors import CheckpointError
 
@@ -32,8 +49,15 @@ NAMES = TorchNames(
     hidden="pre_logits",
     head="head",
 )
+WITHOUT_TOKEN = (
+    "timm's ViTs of width 768 without a class token have 16 heads (vit_base_patch16_gap_224) or 12 (SigLIP's). "
+    "Say heads=16 or heads=12."
+)
+HIDDEN = ("pre_logits.fc", "pre_logits")  # the tanh layer of timm's old files
 # What other ViTs of timm have, and this one cannot have.
 STRANGERS = {
+    "attn.q_bias": "biases of queries and values alone, as EVA and BEiT",
+    "gamma_1": "other parts in its blocks, as BEiT, CaiT and DINOv3",
     "dist_token": "a distillation token",
     "head_dist.": "a distillation head",
     "reg_token": "register tokens",
@@ -62,10 +86,12 @@ def recognize(entries: Mapping[str, Entry]) -> str | None:
 
 def infer(headers: Headers, hints: Request, documents: Mapping[str, Any]) -> Found:
     """Read the configuration off names and shapes; what they leave open is as timm's models of this kind have it."""
-    left_out = headers.take(*PRETRAINING)
-    headers.refuse(STRANGERS, "which the paper's ViT and BiT do not have")
+    left_out = headers.take(*PRETRAINING, *OTHER_HEADS)
     vit = "patch_embed.proj.weight" in headers
-    found = _infer_vit(headers, hints, documents) if vit else _infer_bit(headers, hints)
+    head, strange = _head(headers) if vit else (None, set())
+    left_out += headers.take(*strange)
+    headers.refuse(STRANGERS, "which the paper's ViT and BiT do not have")
+    found = _infer_vit(headers, hints, documents, head) if vit else _infer_bit(headers, hints)
     return replace(found, left_out=(*left_out, *headers.outside))
 
 
@@ -75,22 +101,26 @@ def rows(config: ModelConfig, dialect: Dialect) -> Iterator[Row]:
         found = _bit_rows(config)
     else:
         stem = _resnet_rows(config, "patch_embed.backbone.") if isinstance(config.stem, HybridStem) else ()
-        found = vit_rows(config, replace(NAMES, hidden=dialect["hidden"] or ""), stem, folded=dialect["folded"])
+        names = replace(NAMES, hidden=dialect["hidden"] or "", head=dialect["head"])
+        found = vit_rows(config, names, stem, folded=dialect["folded"])
     return (row.under(dialect["prefix"]) for row in found)
 
 
-def _infer_vit(headers: Headers, hints: Request, documents: Mapping[str, Any]) -> Found:
+def _head(headers: Headers) -> tuple[str | None, set[str]]:
+    """Find the classifier; it reads the tanh layer where there is one."""
+    hidden = next((name for name in HIDDEN if f"{name}.weight" in headers), "norm")
+    return find_head(headers.shapes, ("head.",), headers.shapes.get(f"{hidden}.weight", (0,))[0])
+
+
+def _infer_vit(headers: Headers, hints: Request, documents: Mapping[str, Any], head: str | None) -> Found:
     width, inward, patch = headers.patches("patch_embed.proj.weight")
     stem, channels = _stem(headers, patch, inward)
     token = "cls_token" in headers
     told = _model_args(documents, token=token)
-    activation = read_activation(told, "act_layer", ACTIVATIONS)
-    heads, notes = find_heads(width, hints, documents, told.get("num_heads"))
-    if notes and width == 768 and not token:
-        raise CheckpointError(
-            "timm's ViTs of width 768 without a class token have 16 heads (vit_base_patch16_gap_224) or 12 (SigLIP's). "
-            "Say heads=16 or heads=12."
-        )
+    activation = noted(documents, "activation", read_activation(told, "act_layer", ACTIVATIONS))
+    shape = headers.count("blocks.", "block", end="."), width, headers.shape("blocks.0.mlp.fc1.weight", 2)[0]
+    doubt = WITHOUT_TOKEN if width == 768 and not token else ""
+    heads, notes = find_heads(shape, hints, documents, told.get("num_heads"), doubt)
     count = headers.shape("pos_embed", 3)[1]
     scaled = "blocks.0.ls1.gamma" in headers
     # DeiT III has layer scale and no class position; others without one must say so.
@@ -98,18 +128,19 @@ def _infer_vit(headers: Headers, hints: Request, documents: Mapping[str, Any]) -
     (rows, cols), entry = file_grid(
         count, stem, noted_grid(documents, stem, hints), class_entry=False if guess or not token else None
     )
-    hidden = next((name for name in ("pre_logits.fc", "pre_logits") if f"{name}.weight" in headers), None)
+    hidden = next((name for name in HIDDEN if f"{name}.weight" in headers), None)
     config = ViTConfig(
         stem=stem,
-        depth=headers.count("blocks.", "block", end="."),
+        depth=shape[0],
         width=width,
-        mlp_width=headers.shape("blocks.0.mlp.fc1.weight", 2)[0],
+        mlp_width=shape[2],
         heads=heads,
-        classes=headers.rows("head.weight"),
+        classes=headers.rows(f"{head}.weight"),
         image_size=(rows * stem.stride, cols * stem.stride),
         channels=channels,
         positions=LearnedPositions(resampling=LAYOUT.holds.resampling),
         activation=activation,
+        epsilon=noted(documents, "epsilon", 1e-6),
         qkv_bias="blocks.0.attn.qkv.bias" in headers,
         layer_scale=_first_scale(documents) if scaled else None,
         pooling="token" if token else "mean",
@@ -117,12 +148,11 @@ def _infer_vit(headers: Headers, hints: Request, documents: Mapping[str, Any]) -
     )
     folded = token and not entry
     form = "its exact form" if config.activation == "gelu" else "its tanh form"
-    inferred = (*notes, f"GELU in {form} and epsilon 1e-6, as timm's ViTs have")
+    inferred = notes if read_note(documents) else (*notes, f"GELU in {form} and epsilon 1e-6, as timm's ViTs have")
     if folded:
         inferred = (*inferred, "the class token has no position")
-    return Found(
-        config=config, dialect={"prefix": headers.prefix, "folded": folded, "hidden": hidden}, inferred=inferred
-    )
+    dialect = {"prefix": headers.prefix, "folded": folded, "hidden": hidden, "head": head or NAMES.head}
+    return Found(config=config, dialect=dialect, inferred=inferred)
 
 
 def _model_args(documents: Mapping[str, Any], *, token: bool) -> dict[str, Any]:
@@ -202,7 +232,7 @@ LAYOUT = Layout(
     recognize=recognize,
     infer=infer,
     rows=rows,
-    dialect=lambda config: {"prefix": "", "folded": False, "hidden": None},
+    dialect=lambda config: {"prefix": "", "folded": False, "hidden": None, "head": NAMES.head},
     holds=Holds(
         families=("vit", "hybrid", "bit"),
         poolings=("token", "mean"),

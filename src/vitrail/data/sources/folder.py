@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import stat
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from vitrail.data.decode import SUFFIXES, ImageError, Pixels
 from vitrail.data.source import Names, Source
 from vitrail.errors import WITHOUT_LABELS, DataError, VitrailError
-from vitrail.files import cache_folder, fingerprint_of, replacing
+from vitrail.files import cache_folder, fingerprint_of, open_regular, read_regular, replacing
 
 SPLITS = {"train": "train", "val": "val", "validation": "val", "test": "test"}
 LARGEST = 512 << 20  # bytes of an image file
@@ -149,15 +148,9 @@ def folder_splits(root: str | os.PathLike[str], *, unlabeled: bool = False) -> d
 def read_file(path: str) -> bytes:
     """Give the bytes of an image file; what cannot be read, or is too large, is an `ImageError`."""
     try:
-        found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):  # a pipe would never end
-            raise ImageError("cannot be read: it is no plain file")
-        if found.st_size > LARGEST:
-            raise ImageError(f"cannot be read: {found.st_size:,} bytes; at most {LARGEST:,} are read")
-        with open(path, "rb") as file:
-            return file.read(found.st_size)
-    except OSError as error:
-        raise ImageError(f"cannot be read: {error.strerror or error}") from error
+        return read_regular(path, most=LARGEST)
+    except (OSError, ValueError) as error:  # also of a name that no file can have
+        raise ImageError(f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _few(names: list[str]) -> str:
@@ -272,7 +265,7 @@ def _remember(path: Path, index: Index) -> None:
 
 def _recall(root: Path, path: Path) -> Index | None:
     try:
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
+        with open_regular(path) as opened, np.load(opened, allow_pickle=False) as file:
             (version, ignored, *lengths), labels, changed = file["numbers"].tolist(), file["labels"], file["changed"]
             texts = file["texts"].tobytes().decode("utf-8", "surrogateescape").split("\0")
         ends = [sum(lengths[: part + 1]) for part in range(5)]

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from vitrail.data.sources.memory import MemorySource
 from vitrail.errors import DataError
+from vitrail.files import open_regular
+from vitrail.files.reading import LARGEST_GROWTH, SMALL
 
 SPLITS = {"train": "train", "t10k": "test"}
 LARGEST_SIDE = 4096  # pixels
@@ -63,13 +65,18 @@ def _find(folder: Path, stem: str, axes: int) -> Path | None:
 def _read(path: Path, *, axes: int) -> NDArray[np.uint8]:
     """Read an array of bytes, and never more of it than its header says."""
     try:
-        size = path.stat().st_size
-        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
+        with open_regular(path) as raw, gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw as file:
+            size = os.fstat(raw.fileno()).st_size
             header = file.read(4 + 4 * axes)
             shape = _shape(path, header, axes)
-            room = DENSEST * size if path.suffix == ".gz" else size
-            if len(header) + prod(shape) > room:
+            packed = path.suffix == ".gz"
+            if len(header) + prod(shape) > (DENSEST * size if packed else size):
                 raise DataError(f"{path} is cut: its header says {prod(shape):,} bytes, it has {size:,}. {AGAIN}")
+            if packed and prod(shape) > max(SMALL, LARGEST_GROWTH * size):
+                raise DataError(
+                    f"{path} has {size:,} bytes and says it holds {prod(shape):,}: images do not shrink so far. "
+                    "If it is yours, unpack it."
+                )
             array = np.empty(prod(shape), dtype=np.uint8)
             done = 0
             while done < len(array) and (count := file.readinto(array.data[done : done + CHUNK])):

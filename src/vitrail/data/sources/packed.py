@@ -18,7 +18,17 @@ from vitrail.data.source import Source, check_limit
 from vitrail.data.sources.memory import checked_labels, checked_names
 from vitrail.data.transforms.resize import resize
 from vitrail.errors import ConfigError, DataError
-from vitrail.files import SUMS, fingerprint_of, new_folder, verify_sums, write_sums
+from vitrail.files import (
+    SUMS,
+    fingerprint_of,
+    new_folder,
+    open_regular,
+    read_json,
+    read_regular,
+    verify_sums,
+    write_sums,
+)
+from vitrail.files.reading import LARGEST_HEADER, array_header
 
 CARD, IMAGES, LABELS = "packed.json", "images.npy", "labels.npy"
 FORMAT, VERSION = "vitrail packed images", 1
@@ -50,8 +60,9 @@ class PackedSource(Source):
             )
             self.class_names = checked_names(card["class_names"], least=0)
             self.packed_from = str(card["source"])
-            labels = np.load(self.folder / LABELS, allow_pickle=False)
-            self._labels = checked_labels(labels, self._shape[0], len(self.class_names), least=-1)
+            self._labels = checked_labels(
+                _read_labels(self.folder / LABELS, self._shape[0]), self._shape[0], len(self.class_names), least=-1
+            )
         except (ConfigError, DataError, KeyError, TypeError, ValueError, OSError) as error:
             raise DataError(f"{self.folder} is damaged: {error!s}. {AGAIN}") from error
         self._mapped: NDArray[np.uint8] | None = self._map()
@@ -72,12 +83,13 @@ class PackedSource(Source):
     def _map(self) -> NDArray[np.uint8]:
         path = self.folder / IMAGES
         try:
-            images = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
+            with open_regular(path) as file:
+                shape, columns_first, dtype, start = array_header(file.read(LARGEST_HEADER))
+                if shape != self._shape or dtype != np.uint8 or columns_first:
+                    raise DataError(f"{path} must hold bytes of shape {self._shape}, as {CARD} says. {AGAIN}")
+                return np.memmap(file, np.uint8, "r", start, shape)
+        except (OSError, ValueError, OverflowError) as error:
             raise DataError(f"{path} cannot be mapped: {error}. {AGAIN}") from error
-        if not isinstance(images, np.memmap) or images.shape != self._shape or images.dtype != np.uint8:
-            raise DataError(f"{path} must hold bytes of shape {self._shape}, as {CARD} says. {AGAIN}")
-        return images
 
     def __getstate__(self) -> dict[str, Any]:
         # A mapping would be pickled with all its pixels.
@@ -164,17 +176,24 @@ def _pixels(data: bytes | Pixels, shape: tuple[int, int, int]) -> Pixels:
     return squash(pixels, (height, width))
 
 
+def _read_labels(path: Path, count: int) -> NDArray[Any]:
+    """Read the labels of so many images, and never more."""
+    data = read_regular(path, most=LARGEST_HEADER + 8 * count)
+    shape, _, dtype, start = array_header(data)
+    if shape != (count,) or dtype.kind not in "iu":
+        raise DataError(f"labels must be {count:,} whole numbers; got {dtype} of shape {shape}.")
+    return np.frombuffer(data, dtype, count, start)
+
+
 def _read_card(folder: Path) -> dict[str, Any]:
     path = folder / CARD
     try:
-        if path.stat().st_size > LARGEST_CARD:
-            raise DataError(f"{path} is no card of packed images: it is too large. {AGAIN}")
-        card = json.loads(path.read_bytes())
+        card = read_json(path, most=LARGEST_CARD)
     except OSError as error:
         raise DataError(
             f"expected a folder of packed images; {path} cannot be read: {error.strerror or error}. Check the path."
         ) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise DataError(f"{path} is damaged: {error}. {AGAIN}") from error
     if not isinstance(card, dict) or card.get("format") != FORMAT or card.get("version") != VERSION:
         found = (card.get("format"), card.get("version")) if isinstance(card, dict) else card

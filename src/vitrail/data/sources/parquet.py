@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from vitrail.data.decode import ImageError
 from vitrail.data.source import Source
-from vitrail.data.sources.folder import SPLITS
+from vitrail.data.sources.folder import SPLITS, read_file
 from vitrail.errors import DataError, VitrailError
 from vitrail.files import short_hash
 from vitrail.files.tables import ImageTable
@@ -58,10 +58,7 @@ class ParquetSource(Source):
         # A table from elsewhere names no file outside its own folder.
         if inside.is_absolute() or ".." in inside.parts or "\0" in path:
             raise ImageError(f"the row names {path!r}, which is not beside its parquet file")
-        try:
-            return (self.table.place(index)[0].parent / inside).read_bytes()
-        except OSError as error:
-            raise ImageError(f"cannot read {path}: {error.strerror or error}") from error
+        return read_file(str(self.table.place(index)[0].parent / inside))
 
 
 def parquet_splits(
@@ -101,7 +98,7 @@ def _shards(place: Path) -> dict[str, list[Path]]:
     """Find the files of each split, all of them there and in their order; training first."""
     if not place.exists():
         raise DataError(f"there is no file or folder {place}. Check the path.")
-    if place.is_file():
+    if not place.is_dir():
         match = SHARD.fullmatch(place.name)
         return {match["split"] if match and match["split"] in SPLITS else "all": [place]}
     folder = next((folder for folder in (place, place / "data") if any(folder.glob("*.parquet"))), None)

@@ -2,7 +2,7 @@
 
 import copy
 import csv
-import json
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,15 +11,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.data.source import Names, Source
+from vitrail.data.source import Names, Source, is_name
 from vitrail.data.sources.folder import SPLITS, read_file
 from vitrail.errors import WITHOUT_LABELS, DataError
-from vitrail.files import fingerprint_of
+from vitrail.files import fingerprint_of, open_regular, parse_json
 
 # The first of these that a table has is taken.
 PATHS = ("path", "file", "filename", "image")
 LABELS = ("label", "class", "target", "category")
 SPLIT = "split"
+LONGEST_LINE = 1 << 20  # signs
+MANY = 100_000  # rows, of which some must share a label
 DELIMITERS = (",", ";", "\t")
 LINES = {".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".tsv": "csv", ".txt": "csv"}
 
@@ -38,7 +40,7 @@ class TableSource(Source):
 
     def __init__(self, path: str | os.PathLike[str], *, unlabeled: bool = False) -> None:
         self.path = Path(path)
-        rows = list(_rows(self.path, unlabeled=unlabeled))
+        rows = _gathered(self.path, unlabeled=unlabeled)
         if not rows:
             raise DataError(f"{path} names no image; expected a row for each, with its path and its label.")
         without = [row for row in rows if row.split is None]  # where none has a split, there are none
@@ -84,6 +86,19 @@ def table_splits(path: str | os.PathLike[str], *, unlabeled: bool = False) -> di
     return TableSource(path, unlabeled=unlabeled).splits()
 
 
+def _gathered(path: Path, *, unlabeled: bool) -> list[Row]:
+    """Read all rows; a table whose labels are no classes is refused before all of it is read."""
+    rows: list[Row] = []
+    for row in _rows(path, unlabeled=unlabeled):
+        rows.append(row)
+        if len(rows) == MANY and len({row.label for row in rows}) > 0.9 * MANY:
+            raise DataError(
+                f"{path}: nearly every one of {MANY:,} images has a label of its own, so these are no classes. "
+                "Choose another column for the label."
+            )
+    return rows
+
+
 def _class_names(labels: set[str]) -> tuple[str, ...]:
     """Sort labels as numbers where all of them are, and as texts otherwise."""
     if all(label.isascii() and label.isdigit() and len(label) <= 18 for label in labels):
@@ -109,7 +124,7 @@ def _checked(path: Path, row: Row, *, unlabeled: bool) -> Row:
     where = f"{path}, line {row.line}"
     if not row.path or not (row.label or unlabeled):
         raise DataError(f"{where}: expected a path and a label; got {row.path!r} and {row.label!r}. Fill in both.")
-    if "\0" in row.path or "\0" in row.label:
+    if not is_name(row.path) or not is_name(row.label):
         raise DataError(f"{where}: expected a path and a label of plain text; got {row.path!r} and {row.label!r}.")
     if not os.path.isabs(row.path) and os.path.normpath(row.path).split(os.sep)[0] == os.pardir:
         raise DataError(
@@ -122,34 +137,47 @@ def _checked(path: Path, row: Row, *, unlabeled: bool) -> Row:
     return row._replace(split=SPLITS[split])
 
 
+def _lines(path: Path) -> Iterator[str]:
+    """Give the lines of a table, with their ends; one that has no end is refused."""
+    with open_regular(path) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+        while line := text.readline(LONGEST_LINE):
+            if len(line) == LONGEST_LINE:
+                raise DataError(f"{path}: expected lines of less than {LONGEST_LINE:,} signs. Is it a table?")
+            yield line
+
+
+def _cells(line: str, delimiter: str) -> int:
+    try:
+        return len(next(csv.reader([line], delimiter=delimiter), []))
+    except csv.Error:  # a cell without an end, which is refused when the table is read
+        return 0
+
+
 def _csv_rows(path: Path, *, unlabeled: bool) -> Iterator[Row]:
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        start = file.readline()
-        while start and not start.strip():
-            start = file.readline()
-        delimiter = max(DELIMITERS, key=lambda mark: len(next(csv.reader([start], delimiter=mark), [])))
-        file.seek(0)
-        reader = csv.reader(file, delimiter=delimiter, strict=True)
-        header: list[str] = []
-        columns: tuple[int, int | None, int | None] = (0, None, None)
-        try:
-            for cells in reader:
-                names = [cell.strip().lower() for cell in cells]
-                if not any(names) or names == header:  # a blank line, or tables put one after the other
-                    continue
-                if not header:
-                    header = names
-                    columns = _columns(path, header, unlabeled=unlabeled)
-                    continue
-                if len(cells) != len(header):
-                    raise DataError(
-                        f"{path}, line {reader.line_num}: expected {len(header)} cells as in the header, "
-                        f"got {len(cells)}. Put texts that contain {delimiter!r} into quotes."
-                    )
-                place, label, split = (None if column is None else cells[column].strip() for column in columns)
-                yield Row(reader.line_num, place or "", label or "", split)
-        except csv.Error as error:
-            raise DataError(f"{path}, line {reader.line_num}: {error}. Check the quotes.") from error
+    start = next((line for line in _lines(path) if line.strip()), "")
+    delimiter = max(DELIMITERS, key=lambda mark: _cells(start, mark))
+    reader = csv.reader(_lines(path), delimiter=delimiter, strict=True)
+    header: list[str] = []
+    columns: tuple[int, int | None, int | None] = (0, None, None)
+    try:
+        for cells in reader:
+            names = [cell.strip().lower() for cell in cells]
+            if not any(names) or names == header:  # a blank line, or tables put one after the other
+                continue
+            if not header:
+                header = names
+                columns = _columns(path, header, unlabeled=unlabeled)
+                continue
+            if len(cells) != len(header):
+                raise DataError(
+                    f"{path}, line {reader.line_num}: expected {len(header)} cells as in the header, "
+                    f"got {len(cells)}. Put texts that contain {delimiter!r} into quotes."
+                )
+            place, label, split = (None if column is None else cells[column].strip() for column in columns)
+            yield Row(reader.line_num, place or "", label or "", split)
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num}: {error}. Check the quotes.") from error
     if not header:
         raise DataError(f"{path} is empty; expected a header with the columns path and label.")
 
@@ -177,28 +205,23 @@ def _column(path: Path, header: list[str], what: str, names: tuple[str, ...], cu
 
 
 def _json_rows(path: Path, *, unlabeled: bool) -> Iterator[Row]:
-    with open(path, encoding="utf-8-sig") as file:
-        for line, text in enumerate(file, start=1):
-            if not text.strip():
-                continue
-            try:
-                found = json.loads(text)
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"{path}, line {line}: expected one JSON object a line; {error}.") from error
-            if not isinstance(found, dict):
-                raise DataError(f"{path}, line {line}: expected a JSON object; got {text.strip()!r:.100}.")
-            place, label, split = (
-                next((found[key] for key in keys if key in found), None) for keys in (PATHS, LABELS, (SPLIT,))
+    for line, text in enumerate(_lines(path), start=1):
+        if not text.strip():
+            continue
+        try:
+            found = parse_json(text)
+        except ValueError as error:
+            raise DataError(f"{path}, line {line}: expected one JSON object a line; {error}.") from error
+        if not isinstance(found, dict):
+            raise DataError(f"{path}, line {line}: expected a JSON object; got {text.strip()!r:.100}.")
+        place, label, split = (
+            next((found[key] for key in keys if key in found), None) for keys in (PATHS, LABELS, (SPLIT,))
+        )
+        label = "" if label is None and unlabeled else label
+        number = isinstance(label, int) and not isinstance(label, bool)
+        if not isinstance(place, str) or not (isinstance(label, str) or number) or not isinstance(split, str | None):
+            raise DataError(
+                f"{path}, line {line}: expected a path ({', '.join(PATHS)}), a label ({', '.join(LABELS)}; a text "
+                f"or a whole number) and perhaps a split; got {text.strip()!r:.100}."
             )
-            label = "" if label is None and unlabeled else label
-            number = isinstance(label, int) and not isinstance(label, bool)
-            if (
-                not isinstance(place, str)
-                or not (isinstance(label, str) or number)
-                or not isinstance(split, str | None)
-            ):
-                raise DataError(
-                    f"{path}, line {line}: expected a path ({', '.join(PATHS)}), a label ({', '.join(LABELS)}; a text "
-                    f"or a whole number) and perhaps a split; got {text.strip()!r:.100}."
-                )
-            yield Row(line, place, str(label), split)
+        yield Row(line, place, str(label), split)

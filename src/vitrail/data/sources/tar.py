@@ -7,7 +7,6 @@ import json
 import os
 import re
 import subprocess
-import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.data.decode import SUFFIXES, ImageError
-from vitrail.data.source import Names, Source
+from vitrail.data.source import Names, Source, is_name
+from vitrail.data.sources.folder import SPLITS
+from vitrail.data.sources.tar_headers import members
 from vitrail.errors import WITHOUT_LABELS, CheckpointError, ConfigError, DataError
-from vitrail.files import cache_folder, fetch, replacing, short_hash, write_bytes, writing
+from vitrail.files import (
+    cache_folder,
+    fetch,
+    open_regular,
+    parse_json,
+    read_regular,
+    replacing,
+    short_hash,
+    write_bytes,
+    writing,
+)
+from vitrail.files.columns import likely_classes
 
 Identity = Mapping[str, str | int]
 Location = str | os.PathLike[str]
@@ -26,7 +38,9 @@ MOST_SHARDS = 100_000
 MOST_CLASSES = 1_000_000
 BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
 LARGEST_LABEL = 1 << 16  # bytes
+LARGEST_LIST = 64 << 20  # of classes
 LARGEST_IMAGE = 512 << 20
+LARGEST_INDEX = 1 << 30
 VERSION = 1  # of the indices kept
 PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
@@ -35,8 +49,9 @@ class TarSource(Source):
     """The images of tar files, read where they lie in them; each file is looked through once and its index kept.
 
     `paths` are files, https addresses or `pipe:` commands (run by the shell, where allowed); `{000..009}` in them
-    counts and `{a,b}` lists. Labels are a member `.cls`, `.json` with a "label", or `.txt`. `problems` lists what
-    is not used: the tar file and the reason.
+    counts and `{a,b}` lists. Labels are a member `.cls`, `.json` with a "label", or `.txt`; where there are none, the
+    folder of each image. `parts` has the numbers of the samples in folders train, val and test, where these hold all.
+    `problems` lists what is not used: the tar file and the reason.
     """
 
     def __init__(
@@ -53,14 +68,19 @@ class TarSource(Source):
             raise DataError("expected one tar file or more; got none.")
         self.paths = tuple(_local(text, allow_pipe=allow_pipe) for text in texts)
         indices = [index_of(path) for path in self.paths]
+        places = [] if unlabeled else class_folders(indices)
+        if places:
+            indices = [label_by_folder(index) for index in indices]
         parts = [used_samples(index, unlabeled=unlabeled) for index in indices]
+        self.parts = split_folders(places)
         self.problems = [(path.name, why) for path, (_, left) in zip(self.paths, parts, strict=True) for why in left]
         samples = [sample for used, _ in parts for sample in used]
         if not samples:
             seen = "; ".join(f"{shard}: {reason}" for shard, reason in self.problems[:3]) or "no image in them"
             raise DataError(
                 f"expected labelled images in {self.paths[0]} and its like; got none ({seen}). "
-                "Labels are members .cls, .json or .txt beside the image's; or say that the images are unlabeled; "
+                "Labels are folders of images, or members .cls, .json or .txt beside each; or say that the images are "
+                "unlabeled; "
                 f"{WITHOUT_LABELS}"
             )
         self._stamps = tuple((index["size"], index["mtime_ns"]) for index in indices)
@@ -134,7 +154,7 @@ def _local(text: str, *, allow_pipe: bool) -> Path:
 def class_list(file: Path) -> tuple[str, ...] | None:
     """Read the names of classes, a name a line, where there is such a file."""
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = read_regular(file, most=LARGEST_LIST).decode("utf-8").splitlines()
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -156,6 +176,11 @@ def numbered(
         highest = max((label for label in found if isinstance(label, int)), default=-1)
         if given is None and highest >= MOST_CLASSES:
             raise DataError(f"{path}: expected fewer than {MOST_CLASSES:,} classes; got the label {highest}.")
+        if given is None and highest >= likely_classes(len(found)):
+            raise DataError(
+                f"{path}: the highest label is {highest:,}, in {len(found):,} samples: such numbers are no classes. "
+                "Count the classes from 0, or name them in classes.txt."
+            )
         names = tuple(str(number) for number in range(highest + 1)) if given is None else given
         places = {number: number for number in range(len(names))}
     places[None] = -1
@@ -180,8 +205,8 @@ def index_of(path: Path, identity: Identity | None = None) -> dict[str, Any]:
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}. Check the path.") from error
     body = json.dumps(made, separators=(",", ":")).encode()
-    kept = _place(identity)
     with contextlib.suppress(OSError, CheckpointError):  # a cache that cannot be written to costs time, nothing else
+        kept = _place(identity)
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(kept, short_hash(body).hex().encode() + b"\n" + body)
     return made
@@ -189,8 +214,8 @@ def index_of(path: Path, identity: Identity | None = None) -> dict[str, Any]:
 
 def kept_index(identity: Identity) -> dict[str, Any] | None:
     """Give the index that is kept of a tar file, which need not be there any more."""
-    with contextlib.suppress(OSError):
-        digest, _, body = _place(identity).read_bytes().partition(b"\n")
+    with contextlib.suppress(OSError, CheckpointError):  # also where nothing can be kept
+        digest, _, body = read_regular(_place(identity), most=LARGEST_INDEX).partition(b"\n")
         if digest == short_hash(body).hex().encode():
             return json.loads(body)
     return None
@@ -203,10 +228,36 @@ def used_samples(index: dict[str, Any], *, unlabeled: bool) -> tuple[list[Any], 
     return used, [*index["problems"], *bare]
 
 
+def class_folders(indices: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Give the folders of every image where they are classes: no label beside any, two folders or more, one depth."""
+    samples = [sample for index in indices for sample in index["samples"]]
+    places = [_folders(sample[0]) for sample in samples]
+    told = any(sample[3] is not None for sample in samples)
+    alike = len({len(place) for place in places}) == 1 and len({place[-1:] for place in places}) > 1
+    return places if alike and not told else []
+
+
+def label_by_folder(index: Mapping[str, Any]) -> dict[str, Any]:
+    """Give an index with the folder of every image as its label."""
+    return {**index, "samples": [[*sample[:3], _folders(sample[0])[-1]] for sample in index["samples"]]}
+
+
+def split_folders(places: Sequence[tuple[str, ...]]) -> dict[str, NDArray[np.int64]]:
+    """Number the images of each split, where the folders of the classes are in folders train, val and test."""
+    names = [SPLITS.get(place[-2].lower()) if len(place) > 1 else None for place in places]
+    if None in names or "train" not in names:
+        return {}
+    return {name: np.flatnonzero([other == name for other in names]) for name in dict.fromkeys(map(str, names))}
+
+
+def _folders(name: str) -> tuple[str, ...]:
+    return tuple(part for part in name.split("/")[:-1] if part not in ("", "."))
+
+
 def read_member(path: Path, offset: int, size: int, check: Callable[[os.stat_result], None]) -> bytes:
     """Read bytes where they lie in a tar file, once `check` has seen that it is the right one."""
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open_regular(path) as file:
             check(os.fstat(file.fileno()))
             data = os.pread(file.fileno(), size, offset)
     except OSError as error:
@@ -223,7 +274,7 @@ def _place(identity: Identity) -> Path:
 
 def _look_through(path: Path, length: int) -> dict[str, Any]:
     """List the samples of a tar file: name, offset and size of the image, and the label; what is cut off is told."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         start = file.read(8)
         packing = next((kind for magic, kind in PACKED.items() if start.startswith(magic)), None)
         if packing:
@@ -231,7 +282,7 @@ def _look_through(path: Path, length: int) -> dict[str, Any]:
         groups: dict[str, dict[str, tuple[str, int, int]]] = {}
         problems: list[str] = []
         headers = hashlib.blake2b(digest_size=16)
-        for member in _members(path, length, problems):
+        for member in members(file, length, problems):
             headers.update(f"{member.name}\0{member.size}\0{member.mtime}\0{member.chksum}\0".encode(errors="replace"))
             folder, _, base = member.name.rpartition("/")
             stem, _, suffix = base.partition(".")
@@ -252,31 +303,6 @@ def _look_through(path: Path, length: int) -> dict[str, Any]:
     return {"samples": samples, "problems": problems, "headers": headers.hexdigest()}
 
 
-def _members(path: Path, length: int, problems: list[str]) -> Iterator[tarfile.TarInfo]:
-    """Give the members that are whole, one at a time."""
-    try:
-        with tarfile.open(path, "r:") as opened:
-            tar: Any = opened  # its list of members is public, and in no stub
-            while (member := tar.next()) is not None:
-                tar.members.clear()  # it would hold all of them
-                if member.isreg() and not member.issparse():
-                    if member.offset_data + member.size > length:
-                        problems.append(f"{member.name} is cut off, and what follows it is missing")
-                        return
-                    yield member
-                elif not member.isdir():
-                    problems.append(f"{member.name} is a link or no plain file")
-            with path.open("rb") as file:
-                file.seek(tar.offset)
-                end = file.read(512)
-            if end.strip(b"\0"):
-                problems.append(f"damaged at byte {tar.offset:,}: what follows is not used")
-            elif len(end) < 512:
-                problems.append(f"ends at byte {length:,} without the mark of an end; members may be missing")
-    except (tarfile.TarError, ValueError, OverflowError) as error:
-        problems.append(f"damaged or cut off: {error}")
-
-
 def _image_of(group: dict[str, tuple[str, int, int]]) -> tuple[str, int, int] | None:
     exact = [group[suffix] for suffix in SUFFIXES if suffix in group]
     longer = [member for suffix, member in group.items() if suffix.rpartition(".")[2] in SUFFIXES]
@@ -293,13 +319,18 @@ def _label_of(file: int, group: dict[str, tuple[str, int, int]], problems: list[
         if size > LARGEST_LABEL:
             raise ValueError(f"{size:,} bytes")
         text = os.pread(file, size, offset).decode().strip()
-        label = json.loads(text)["label"] if suffix == "json" else text
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        label = parse_json(text)["label"] if suffix == "json" else text
+    except (ValueError, KeyError, TypeError) as error:
         problems.append(f"{name} holds no label: {error}")
         return None
     if isinstance(label, str) and suffix == "cls" and re.fullmatch(r"[0-9]{1,9}", label):
         return int(label)
-    if isinstance(label, bool) or not isinstance(label, int | str) or label in ("", -1):
-        problems.append(f"{name} holds no label: {str(label)[:40]!r}")
+    if isinstance(label, bool) or not isinstance(label, int | str) or label in ("", -1) or not _likely(label):
+        problems.append(f"{name} holds no label: {repr(label)[:40]}")
         return None
     return label
+
+
+def _likely(label: int | str) -> bool:
+    """Tell a label that could be one: a number of a class, or a name that can be written."""
+    return 0 <= label < MOST_CLASSES if isinstance(label, int) else is_name(label)

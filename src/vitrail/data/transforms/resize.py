@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from vitrail.config.model import Interpolation, Preprocessing
+from vitrail.config.preprocessing import Interpolation, Preprocessing
 from vitrail.config.recipe import Augmentation, Resizing
 from vitrail.data.decode import OpenImage, Pixels, owned, with_channels
 from vitrail.data.transforms.geometry import SLOTS, inception_box

@@ -4,14 +4,15 @@ const given = JSON.parse(byId("document").textContent);
 const darkSystem = matchMedia("(prefers-color-scheme: dark)");
 const printing = matchMedia("print");
 let scheme = "system";
+const LONG = 24; // rows from which it scrolls by itself
 
 // Light or dark, by choice or else by the system, and light on paper; a figure without a dark picture keeps its light one, on white.
 function applyScheme() {
   if (scheme === "system") delete document.documentElement.dataset.scheme;
   else document.documentElement.dataset.scheme = scheme;
   const dark = !printing.matches && (scheme === "dark" || (scheme === "system" && darkSystem.matches));
-  given.figures.forEach((figure, index) => {
-    const picture = byId("figures").children[index].querySelector("img");
+  given.figures.forEach((figure) => {
+    const picture = byId(`figure-${figure.id}`).querySelector("img");
     picture.src = dark && figure.dark ? figure.dark : figure.src;
     picture.classList.toggle("on-white", dark && !figure.dark);
   });
@@ -35,11 +36,40 @@ function tableOf(table) {
   const line = (tag, cells) =>
     make("tr", {}, ...cells.map((text, at) => make(tag, { textContent: text, className: numeric[at] ? "number" : "" })));
   const head = make("thead", {}, line("th", table.columns));
-  for (const cell of head.querySelectorAll("th")) cell.scope = "col";
   const body = make("tbody", {}, ...table.rows.map((row) => line("td", row)));
+  for (const cell of head.querySelectorAll("th")) cell.scope = "col";
+  if (table.sortable) makeSortable(head, body, numeric);
   const entry = make("article", { id: `table-${table.id}`, className: "exhibit" }, words(table));
-  entry.append(make("div", { className: "scroll" }, make("table", {}, head, body)));
+  const scroll = make("div", { className: "scroll" }, make("table", {}, head, body));
+  if (table.rows.length > LONG) {
+    scroll.classList.add("long");
+    scroll.tabIndex = 0;
+    scroll.setAttribute("role", "region");
+    scroll.setAttribute("aria-label", table.title);
+  }
+  entry.append(scroll);
   return entry;
+}
+
+// Heads become buttons: the first press sorts upwards, the next downwards; what has no value stays last.
+function makeSortable(head, body, numeric) {
+  [...head.querySelectorAll("th")].forEach((cell, at) => {
+    if (!cell.textContent) return;
+    const button = make("button", { type: "button", textContent: cell.textContent });
+    cell.replaceChildren(button);
+    button.addEventListener("click", () => {
+      const up = cell.getAttribute("aria-sort") !== "ascending";
+      for (const other of head.querySelectorAll("th")) other.removeAttribute("aria-sort");
+      cell.setAttribute("aria-sort", up ? "ascending" : "descending");
+      const text = (row) => row.children[at].textContent;
+      const value = (row) => parseFloat(text(row).replaceAll(",", "").replace("\u2212", "-"));
+      const order = (one, two) => (numeric[at] ? value(one) - value(two) : text(one).localeCompare(text(two)));
+      const rows = [...body.children];
+      const empty = rows.filter((row) => text(row) === "");
+      const full = rows.filter((row) => text(row) !== "").sort((one, two) => (up ? order(one, two) : order(two, one)));
+      body.append(...full, ...empty);
+    });
+  });
 }
 
 // A small picture with its rollout, and a link that opens it in the viewer.
@@ -65,10 +95,16 @@ function mistakeOf(image, index) {
 function start() {
   for (const part of ["title", "subtitle", "command"]) byId(part).textContent = given[part];
   byId("footer").textContent = `Made by Vitrail ${given.version}. One file, which asks nothing of the network.`;
-  for (const [id, entries, build] of [["figures", given.figures, figureOf], ["tables", given.tables, tableOf]]) {
-    byId(id).append(...entries.map(build));
-    byId(id).hidden = entries.length === 0;
-  }
+  for (const [part, text] of Object.entries(given.headline ?? {})) byId(`headline-${part}`).textContent = text;
+  byId("headline").hidden = !given.headline;
+  const [figures, tables] = [given.figures, given.tables].map((all) => Object.groupBy(all, (one) => (one.measured ? "first" : "last")));
+  const [first, second] = [(tables.first ?? []).slice(0, 1), (tables.first ?? []).slice(1)];
+  byId("measured").append(...first.map(tableOf), ...(figures.first ?? []).map(figureOf), ...second.map(tableOf));
+  byId("figures").append(...(figures.last ?? []).map(figureOf));
+  byId("tables").append(...(tables.last ?? []).map(tableOf));
+  byId("measured").hidden = !given.headline && !first.length && !figures.first;
+  byId("figures").hidden = !figures.last;
+  byId("tables").hidden = !tables.last;
   if (given.images.length) startViewer(given.images);
   given.images.forEach((image, index) => image.mistake && byId("mistake-list").append(mistakeOf(image, index)));
   byId("mistakes").hidden = byId("mistake-list").children.length === 0;

@@ -91,11 +91,12 @@ def size_of_png(png: bytes) -> tuple[int, int]:
 
 
 class Curve(NamedTuple):
-    """A line with a name; marks are places on the x axis worth a line of their own."""
+    """A line with a name, and the ends of each value's interval where it has one."""
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
+    intervals: Sequence[Sequence[float]] = ()  # by place: low, high
 
 
 def draw_distances(models: Sequence[tuple[str, Numbers]], theme: Theme) -> bytes:
@@ -124,9 +125,10 @@ def draw_curves(
     marks: Sequence[float] = (),
     percent: bool = False,
 ) -> bytes:
-    """Draw panels of curves between 0 and 1; `marks` are lines at places worth one."""
+    """Draw panels of curves between 0 and 1, with their intervals; `marks` are lines at places worth one."""
     sheet = new_sheet(9.0, 3.2, theme)
-    lowest = min(min(curve.y) for _, curves in panels for curve in curves)
+    ends = [end for _, curves in panels for curve in curves for end in (*curve.y, *(low for low, _ in curve.intervals))]
+    lowest = min(end for end in ends if not np.isnan(end))
     for place, (title, curves) in enumerate(panels):
         axes = sheet.add_subplot(1, len(panels), place + 1)
         for mark in marks:
@@ -134,6 +136,9 @@ def draw_curves(
         for number, curve in enumerate(curves):
             color = COLORS[theme][number % len(COLORS[theme])]
             axes.plot(curve.x, curve.y, color=color, linewidth=1.6, marker="o", markersize=3, label=as_text(curve.name))
+            if curve.intervals:
+                low, high = np.asarray(curve.intervals, dtype=np.float64).T
+                axes.fill_between(curve.x, low, high, color=color, alpha=0.18, linewidth=0)
         dress(axes, theme, x_label, title=title)
         axes.set_ylim(min(lowest, 0.0) - 0.02, 1.03)
         if percent:

@@ -1,0 +1,62 @@
+"""Files that people take for weights of a ViT, and models that are none: each named for what it is, with what to do."""
+
+from collections.abc import Iterable, Mapping
+
+TORCHSCRIPT = (
+    "a program of TorchScript, which is not run. Save its weights: torch.save(torch.jit.load(FILE).state_dict(), NEW)"
+)
+KERAS = "of Keras, whose names no layout here has. Take the .npz, safetensors or .pth that it was made from"
+# By how they begin.
+KINDS = {
+    b"\x93NUMPY": "a single array (.npy)",
+    b"\x80": "a pickle, but not one of torch.save; a pickle can run anything, so it was not opened",
+    b"\x89HDF": f"an HDF5 file (.h5), as those {KERAS}",
+    b"\x1f\x8b": "gzip; unpack it first",
+    b"GGUF": "GGUF, quantised weights of llama.cpp. Take the checkpoint that it was made from",
+    b"\x08\x01\x12": "a SavedModel of TensorFlow. Take the checkpoint that it was made from",
+    b"\x08": "an ONNX graph, which is a program. Take the checkpoint that it was exported from",
+    b"version https://": "the pointer of a file in Git LFS; fetch the file itself",
+    b"<": "a web page or XML",
+}
+# By what a zip archive holds.
+ZIPPED = {
+    "constants.pkl": TORCHSCRIPT,
+    "model.weights.h5": f"a file {KERAS}",
+    "archive_format": "a program of torch.export. Save the weights of the model that it was made of, its state_dict()",
+}
+# By a part of a name that no ViT of the paper has.
+ADAPTERS = {
+    ".lora_A.": "a LoRA adapter of peft: changes to weights, without the model. Merge it, model.merge_and_unload(), "
+    "and save the result with save_pretrained",
+}
+MODELS = {
+    "attn.q_proj.": "EVA-02, with rotary positions and gated MLPs",
+    "visual.transformer.resblocks": "CLIP of OpenAI's names; its image tower has a norm before the blocks",
+    "vision_model.encoder.layers": "CLIP or SigLIP of transformers; its image tower has other parts",
+    "image_encoder.": "SAM, with relative positions",
+    "relative_position_bias_table": "Swin or BEiT, with relative positions",
+    "mlp_tokens.": "an MLP-Mixer",
+    "conv_dw.": "a convolutional network",
+    "layer1.0.conv1.": "a ResNet with batch norms; BiT has GroupNorm and standardised filters",
+    "transformer.layers.0.0.fn": "a ViT of vit-pytorch, whose names no layout here has",
+    "transformer.layers.0.0.to_qkv": "a ViT of vit-pytorch, whose names no layout here has",
+}
+
+
+def name_file(start: bytes) -> str | None:
+    """Say what a file is by its first bytes."""
+    if start[4:8] == b"TFL3":
+        return "a model of TensorFlow Lite. Take the checkpoint that it was made from"
+    return next((what for magic, what in KINDS.items() if start.startswith(magic)), None)
+
+
+def name_zip(members: Iterable[str]) -> str | None:
+    """Say what a zip archive is where it is none of weights."""
+    held = {name.rpartition("/")[2] for name in members}
+    return next((what for member, what in ZIPPED.items() if member in held), None)
+
+
+def name_model(names: Iterable[str], known: Mapping[str, str]) -> str | None:
+    """Say which known model has tensors of these names."""
+    names = list(names)
+    return next((what for mark, what in known.items() if any(mark in name for name in names)), None)

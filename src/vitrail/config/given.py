@@ -1,0 +1,146 @@
+"""What a command or a call names, looked at before anything is loaded: models, weights, data, fields of a run."""
+
+import glob
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vitrail.config.fields import hints, parts_of, read_settings
+from vitrail.config.model import ViTConfig
+from vitrail.config.preprocessing import SAID_IN_TRAINING
+from vitrail.config.recipe import Training
+from vitrail.config.recipes import recipe
+from vitrail.config.words import ANSWERS, MODEL, TRAINING, suggest
+from vitrail.config.zoo import FILE_FIELDS, boxed, names, parse, read_model_settings
+from vitrail.errors import CheckpointError, ConfigError, DataError
+from vitrail.files import home_path
+
+ADDRESSES = ("hf:", "https://", "http://")
+BUILT_IN = ("sample", "synthetic")  # data that comes with the package, or is drawn
+NAMED = 5  # paths that a message lists
+TRAINS = ("finetune", "pretrain", "transfer", "vtab")
+# What these take beside fields of the training.
+OWN = ("data", "folder", "model", "out", "recipe", "minutes", "probe", "callbacks", "settings", "workers", "device")
+OWN += ("tensorboard", "allow_pipe", "rates", "seeds", "tasks", "select", "command")
+TRAINED = ("evaluate", "fewshot", "verify", "predict", "inspect")  # what these measure is weights
+
+
+def check_usage(verb: str, given: Mapping[str, Any]) -> None:
+    """Refuse, without loading anything, what a verb would refuse: names that nothing has, and paths with nothing."""
+    model = given.get("model")
+    if verb in TRAINS:
+        if isinstance(model, str):
+            check_name(model)
+        fields = {name: value for name, value in given.items() if name not in (*OWN, *SAID_IN_TRAINING)}
+        read_fields(model, given.get("recipe"), given.get("settings", ()), fields)
+    elif verb == "plan":
+        check_name(str(model))
+    weights = given.get("path" if verb == "describe" else "source")
+    for name in (model if verb in TRAINED else None, given.get("against"), weights):
+        if isinstance(name, str):
+            check_weights(name)
+    if isinstance(data := given.get("data"), str):
+        check_data(data)
+    if verb == "predict" and isinstance(images := given.get("images"), list | tuple):
+        check_images([path for path in images if isinstance(path, str)])
+
+
+def check_name(model: str) -> None:
+    """Refuse what is neither a checkpoint that is there nor a name of the zoo."""
+    if is_checkpoint(model):
+        return
+    if Path(model).suffix or model.startswith((".", "~", os.sep)):
+        raise CheckpointError(f"there is no file {model}. Check the path; names are those of vitrail.names().")
+    parse(model)
+
+
+def is_checkpoint(model: str) -> bool:
+    """Tell a file, folder or address from a name of the zoo."""
+    return model.startswith(ADDRESSES) or model in boxed() or os.path.exists(os.path.expanduser(model))
+
+
+def check_weights(source: str) -> None:
+    """Refuse a name of weights that nothing stands for: neither a path, nor an address, nor one of the box."""
+    if "://" in source or is_checkpoint(source):
+        return
+    fresh = f"{source} is a fresh model, which knows nothing yet. Give a checkpoint: a file, a run folder"
+    raise CheckpointError(
+        (fresh if source in names() else f"there is no file {home_path(source)}. Check the path")
+        + f"; a name on the Hugging Face hub is hf:OWNER/NAME, and in the box there is {', '.join(boxed())}."
+    )
+
+
+def check_data(text: str) -> None:
+    """Refuse a name of data that nothing stands for."""
+    shards = "{" in text and text.endswith(".tar")
+    if text in BUILT_IN or text.startswith((*ADDRESSES, "pipe:")) or shards or os.path.exists(os.path.expanduser(text)):
+        return
+    hint = suggest(text, BUILT_IN) if os.sep not in text else " Check the path."
+    raise DataError(f"there is no data at {text!r}.{hint}")
+
+
+def check_images(paths: Sequence[str]) -> None:
+    """Refuse paths of images where nothing is; patterns are looked for later."""
+    gone = [
+        path
+        for path in paths
+        if not (path == "-" or path in BUILT_IN or path.startswith(ADDRESSES) or glob.has_magic(path))
+        and not os.path.exists(os.path.expanduser(path))
+    ]
+    if gone:
+        raise no_images(gone)
+
+
+def no_images(paths: Sequence[str]) -> DataError:
+    """Say that there is no image where one was named."""
+    more = f" and {len(paths) - NAMED:,} more" if len(paths) > NAMED else ""
+    return DataError(f"there is no image at {', '.join(map(repr, paths[:NAMED]))}{more}. Check the path.")
+
+
+def read_fields(
+    model: str | None, recipe_name: str | None, settings: Sequence[str], fields: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read the fields of a training and those of its model, `field=value` texts and values alike, each once."""
+    given = {_placed(name): value for name, value in fields.items()}
+    settings = [_placed(text.strip()) for text in settings]
+    if any(re.match(r"model\.classes\b", name) for name in (*given, *settings)):
+        raise ConfigError("the data decides the number of classes. Leave classes out.")
+    of_model = {name.removeprefix("model."): value for name, value in given.items() if name.startswith("model.")}
+    texts = [text.removeprefix("model.") for text in settings if text.startswith("model.")]
+    named = {"name": model} if model is not None and not is_checkpoint(model) else {}
+    theirs = read_model_settings(texts, of_model, **named) if texts or of_model else {}
+    given = {name: value for name, value in given.items() if not name.startswith("model.")}
+    ours = _read_training(recipe_name, [text for text in settings if not text.startswith("model.")], given)
+    if "steps" in ours and "epochs" in ours:
+        raise ConfigError("a run's length is given twice: steps and epochs. Give one.")
+    return ours, theirs
+
+
+def _placed(text: str) -> str:
+    """Give a name, or a setting, of the model as model.FIELD, whatever word for it is said; others as they are."""
+    name, equals, value = text.partition("=")
+    bare = name.strip().removeprefix("model.")
+    field = MODEL.get(bare, bare)
+    parts = [leaf for hint in hints(Training).values() for part in parts_of(hint).values() for leaf in hints(part)]
+    ours = bare in (*TRAINING, *hints(Training), *ANSWERS, *parts)
+    of_model = not ours and field in (*MODEL.values(), *hints(ViTConfig), *FILE_FIELDS)
+    return f"model.{field}{equals}{value}" if of_model or name.startswith("model.") else text
+
+
+def _read_training(name: str | None, settings: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Refuse fields that the recipe cannot have; where it is chosen later, those that none of the usual ones has."""
+    refused: list[ConfigError] = []
+    for each in ("scratch", "finetune/imagenet") if name is None else (name,):
+        try:
+            return read_settings(Training, vars(recipe(each, examples=1).training), settings, given)
+        except ConfigError as error:
+            refused.append(error)
+    raise refused[0]
+
+
+def usual_out(kind: str, data: str) -> Path:
+    """Give the folder of a run where none is said: runs/, the verb and the data."""
+    name = re.sub(r"[^A-Za-z0-9]+", "-", Path(data).name or data).strip("-").lower()
+    return Path("runs") / f"{kind}-{name or 'data'}"

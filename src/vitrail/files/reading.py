@@ -1,0 +1,126 @@
+"""Files of others, read with bounds: plain files alone, no more bytes than they may have, headers of a likely size."""
+
+import errno
+import io
+import json
+import os
+import stat
+import warnings
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.lib import format as npy
+
+DEEPEST = 100  # levels of a JSON document
+LARGEST_DOCUMENT = 256 << 20  # bytes
+LARGEST_HEADER = 1 << 16  # bytes of an array's
+# What is compressed is a little smaller than it was, pictures and weights above all: what says that it grows by more
+# than this, or is a file of holes, is made to fill a memory.
+LARGEST_GROWTH, SMALL = 20, 256 << 20
+# A pipe is opened without waiting for somebody to write into it; a terminal does not become this process's own.
+FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY"))
+
+
+def open_regular(path: str | os.PathLike[str], *, most: int | None = None) -> io.BufferedReader:
+    """Open a plain file to read, of at most so many bytes; anything else is an OSError, at once.
+
+    What is judged is what was opened, whatever becomes of the name meanwhile: no pipe is waited for, and no device,
+    which has no end, is read.
+    """
+    if not stat.S_ISREG(os.stat(path).st_mode):  # before it is opened, which some devices take as an order
+        raise _odd(path)
+    number = os.open(path, FLAGS)
+    try:
+        found = os.fstat(number)
+        if not stat.S_ISREG(found.st_mode):
+            raise _odd(path)
+        if most is not None and found.st_size > most:
+            reason = f"{found.st_size:,} bytes; at most {most:,} are read"
+            raise OSError(errno.EFBIG, reason, os.fspath(path))
+        if found.st_size > SMALL and LARGEST_GROWTH * _held(number, found.st_size) < found.st_size:
+            reason = f"it says that it has {found.st_size:,} bytes, and nearly all of it is holes"
+            raise OSError(errno.EFBIG, reason, os.fspath(path))
+        return os.fdopen(number, "rb")
+    except BaseException:
+        os.close(number)
+        raise
+
+
+def read_regular(path: str | os.PathLike[str], *, most: int) -> bytes:
+    """Read a plain file of at most so many bytes; anything else is an OSError."""
+    with open_regular(path, most=most) as file:
+        return file.read(os.fstat(file.fileno()).st_size)
+
+
+def parse_json(text: str | bytes, deepest: int = DEEPEST) -> Any:  # noqa: ANN401
+    """Read JSON; whatever is wrong with it, also that it is nested without end, is a ValueError."""
+    try:
+        document = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+    depth, layer = 0, [document]
+    while layer := [
+        inner
+        for item in layer
+        if isinstance(item, dict | list)
+        for inner in (item.values() if isinstance(item, dict) else item)
+    ]:
+        depth += 1
+        if depth > deepest:
+            raise ValueError(f"it is nested more than {deepest} deep")
+    return document
+
+
+def read_json(path: str | os.PathLike[str], *, most: int = LARGEST_DOCUMENT, deepest: int = DEEPEST) -> Any:  # noqa: ANN401
+    """Read a JSON file of at most so many bytes; an OSError or a ValueError says why not."""
+    return parse_json(read_regular(path, most=most), deepest)
+
+
+class ArrayHeader(NamedTuple):
+    """What an array in numpy's format says of itself, and where its numbers begin."""
+
+    shape: tuple[int, ...]
+    columns_first: bool
+    dtype: np.dtype[Any]
+    start: int  # bytes
+
+
+def array_header(start: bytes) -> ArrayHeader:
+    """Read an array's header from its first bytes; whatever is wrong with it is a ValueError."""
+    stream = io.BytesIO(start[:LARGEST_HEADER])
+    try:
+        version = npy.read_magic(stream)
+        if version not in ((1, 0), (2, 0)):
+            raise ValueError(f"version {version} of the array format")
+        width = 2 if version == (1, 0) else 4
+        if int.from_bytes(start[stream.tell() : stream.tell() + width], "little") > len(start):
+            raise ValueError("its header is too long")
+        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of files that Python 2 wrote
+            shape, columns_first, dtype = read(stream)
+    except Exception as error:  # the parser of a header is Python's own, and fails in many types
+        raise ValueError(str(error)[:200] or type(error).__name__) from error
+    return ArrayHeader(shape, bool(columns_first), dtype, stream.tell())
+
+
+def _held(number: int, size: int) -> int:
+    """Count the bytes of a file that are on the disk, its holes aside; all of them where the system does not say."""
+    held, place = 0, 0
+    try:
+        for _ in range(1000):  # stretches of data: where there are more, these stand for all
+            start = os.lseek(number, place, os.SEEK_DATA)
+            place = os.lseek(number, start, os.SEEK_HOLE)
+            held += place - start
+    except (OSError, AttributeError) as error:
+        return held if getattr(error, "errno", None) == errno.ENXIO else size  # holes to the end; or not known
+    finally:
+        os.lseek(number, 0, os.SEEK_SET)
+    return held * size // place
+
+
+def _odd(path: str | os.PathLike[str]) -> OSError:
+    if Path(path).is_dir():
+        return IsADirectoryError(errno.EISDIR, "it is a folder", os.fspath(path))
+    return OSError(errno.EINVAL, "it is no plain file", os.fspath(path))

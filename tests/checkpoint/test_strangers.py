@@ -1,0 +1,261 @@
+"""Files as people have them: heads of their own, checkpoints of trainers, whole modules; and what is no ViT."""
+
+import argparse
+import collections
+import io
+import json
+import logging
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from peers import hf_model, images, stirred, torchvision_model
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import vitrail
+from vitrail.config import ViTConfig
+from vitrail.errors import CheckpointError
+from vitrail.models import Model
+
+pytest.importorskip("timm")
+pytest.importorskip("transformers")
+BATCH = images(32, 32)
+TOLD: dict[str, Any] = {"heads": 4}  # which no tensor shows
+
+
+def timm_vit() -> nn.Module:
+    from timm.models.vision_transformer import VisionTransformer
+
+    return stirred(VisionTransformer(img_size=32, patch_size=8, embed_dim=64, depth=2, num_heads=4, num_classes=7))
+
+
+def torchvision_vit() -> nn.Module:
+    shape = {"image_size": 32, "patch_size": 8, "num_layers": 2, "num_heads": 4, "hidden_dim": 64, "mlp_dim": 96}
+    return torchvision_model(**shape, num_classes=7)
+
+
+def hf_vit() -> nn.Module:
+    shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
+    return hf_model("ViTForImageClassification", **shape, image_size=32, patch_size=8, num_labels=7)
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {"timm": timm_vit, "torchvision": torchvision_vit, "hf": hf_vit}
+LINEAR = {
+    "linear": lambda: nn.Linear(64, 7),
+    "sequential": lambda: nn.Sequential(nn.Linear(64, 7)),
+    "dropout": lambda: nn.Sequential(nn.Dropout(0.1), nn.Linear(64, 7)),
+}
+OTHERS = {
+    "mlp": lambda: nn.Sequential(nn.Linear(64, 32), nn.GELU(), nn.Linear(32, 7)),
+    "layer norm": lambda: nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 7)),
+    "batch norm": lambda: nn.Sequential(nn.BatchNorm1d(64, affine=False), nn.Linear(64, 7)),
+    "no bias": lambda: nn.Linear(64, 7, bias=False),
+}
+PLACES = {"timm": ("head",), "torchvision": ("heads", "heads.head"), "hf": ("classifier",)}
+CASES = [(layout, place) for layout, places in PLACES.items() for place in places]
+
+
+def with_head(layout: str, place: str, head: nn.Module) -> nn.Module:
+    model = MODELS[layout]()
+    model.set_submodule(place, stirred(head))
+    return model.eval()
+
+
+def output(model: nn.Module) -> Tensor:
+    with torch.inference_mode():
+        found = model(BATCH)
+    return getattr(found, "logits", found)
+
+
+def assert_gives(path: Path, expected: Tensor) -> Model:
+    ours = vitrail.load(path, **TOLD)
+    torch.testing.assert_close(output(ours), expected, atol=1e-4, rtol=0)
+    return ours
+
+
+@pytest.mark.parametrize(("layout", "place"), CASES)
+def test_a_linear_head_is_the_classifier_wherever_it_lies(layout: str, place: str, tmp_path: Path) -> None:
+    for name, head in LINEAR.items():
+        model, path = with_head(layout, place, head()), tmp_path / f"{name}.pth"
+        torch.save(model.state_dict(), path)
+        ours = assert_gives(path, output(model))
+        assert ours.card.provenance is not None
+        assert ours.card.provenance.left_out == ()
+        if layout != "hf":  # which writes what transformers opens
+            vitrail.save(ours, tmp_path / "back.pth", layout=layout, overwrite=True)
+            assert torch.load(tmp_path / "back.pth").keys() == model.state_dict().keys()
+
+
+@pytest.mark.parametrize(("layout", "place"), CASES)
+def test_any_other_head_is_left_out_and_said(
+    layout: str, place: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, head in OTHERS.items():
+        model, path = with_head(layout, place, head()), tmp_path / f"{name}.pth"
+        torch.save(model.state_dict(), path)
+        bare = with_head(layout, place, nn.Identity())
+        bare.load_state_dict({key: value for key, value in model.state_dict().items() if key in bare.state_dict()})
+        ours = assert_gives(path, output(bare))
+        assert ours.config.classes is None
+        assert ours.card.provenance is not None
+        assert {*ours.card.provenance.left_out} == model.state_dict().keys() - bare.state_dict().keys()
+        assert f"left out, since the model has no place for it: {place}" in caplog.text
+        assert output(vitrail.load(path, classes=3, **TOLD)).shape == (2, 3)
+
+
+def test_a_head_beside_the_model_is_left_out(tmp_path: Path) -> None:
+    for layout in ("timm", "torchvision"):
+        model = MODELS[layout]()
+        torch.save({**model.state_dict(), "fc.weight": torch.ones(3, 64), "fc.bias": torch.ones(3)}, tmp_path / "x.pth")
+        ours = assert_gives(tmp_path / "x.pth", output(model))
+        assert ours.card.provenance is not None
+        assert ours.card.provenance.left_out == ("fc.bias", "fc.weight")
+
+
+def test_a_classifier_beside_a_pooler_is_not_guessed_to_read_it_or_not(tmp_path: Path) -> None:
+    state = hf_vit().state_dict()
+    pooler = {"vit.pooler.dense.weight": torch.eye(64), "vit.pooler.dense.bias": torch.zeros(64)}
+    torch.save(state | pooler, tmp_path / "x.pth")
+    ours = vitrail.load(tmp_path / "x.pth", **TOLD)
+    assert ours.config.classes is None
+    assert ours.card.provenance is not None
+    assert any("which of them it reads is not said" in note for note in ours.card.provenance.inferred)
+    assert {*pooler, "classifier.weight", "classifier.bias"} == {*ours.card.provenance.left_out}
+
+
+class Wrapped(nn.Module):
+    """A model inside another one, with a buffer of the trainer's and one that is not saved."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.register_buffer("class_weights", torch.ones(7))
+        self.register_buffer("seen", torch.ones(7), persistent=False)
+
+
+def checkpoints(model: nn.Module) -> dict[str, object]:
+    """What trainers save, with all that they put beside the weights."""
+    state, namespace = model.state_dict(), argparse.Namespace(lr=1e-3, out=Path("x"), kind=nn.Linear)
+    optimizer = torch.optim.AdamW(model.parameters())
+    found = model(BATCH)
+    getattr(found, "logits", found).sum().backward()
+    optimizer.step()
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+    beside = {
+        "epoch": 3,
+        "args": namespace,
+        "best": np.float64(0.5),
+        "scores": np.arange(3),
+        "rng": np.random.get_state(),
+    }
+    sets = {"set": {1, 2}, "counter": collections.Counter("ab"), "deque": collections.deque([1]), ("a", 1): np.int64(3)}
+    averaged = torch.optim.swa_utils.AveragedModel(model)
+    return {
+        "bare": state,
+        "parameters": {name: nn.Parameter(value) for name, value in state.items()},
+        "namespace": {"model": state, **beside},
+        "states": {
+            "model_state_dict": state,
+            "optimizer_state_dict": optimizer.state_dict(),
+            "metrics": sets,
+            **beside,
+        },
+        "objects": {"model_state": state, "optimizer": optimizer, "scheduler": schedule, **beside},
+        "other name": {"vit_weights": state, **beside},
+        "parallel": {"model": {f"module.{name}": value for name, value in state.items()}, **beside},
+        "compiled": {f"module._orig_mod.{name}": value for name, value in state.items()},
+        "lightning": {"state_dict": Wrapped(model).state_dict(), "hyper_parameters": namespace, "callbacks": {}},
+        "averaged": averaged.state_dict(),
+        "module": model,
+        "module beside": {"model": model, **beside},
+        "module inside": Wrapped(nn.DataParallel(model)),
+        "averaged module": {"ema": averaged, "epoch": 3},
+    }
+
+
+@pytest.mark.parametrize("layout", MODELS)
+def test_checkpoints_of_trainers_and_whole_modules_are_read(layout: str, tmp_path: Path) -> None:
+    model = MODELS[layout]()
+    for name, saved in checkpoints(model).items():
+        if layout != "timm" and name not in ("states", "lightning", "module inside"):
+            continue  # the names of the weights are all that differs
+        ways: list[dict[str, Any]] = [{}]
+        if layout == "timm" and name in ("states", "objects", "module inside"):
+            ways += [{"_use_new_zipfile_serialization": False}, {"pickle_protocol": 4}]
+        for way in ways:
+            torch.save(saved, tmp_path / "x.pth", **way)
+            ours = assert_gives(tmp_path / "x.pth", output(model))
+            assert ours.config.classes == 7, name
+
+
+def test_a_folder_of_transformers_is_not_in_doubt(tmp_path: Path) -> None:
+    model = hf_vit()
+    model.save_pretrained(tmp_path)  # pyright: ignore[reportCallIssue]
+    state = {**model.state_dict(), "vit.pooler.dense.weight": torch.eye(64), "vit.pooler.dense.bias": torch.zeros(64)}
+    save_file(state, tmp_path / "model.safetensors")
+    ours = vitrail.load(tmp_path)
+    assert isinstance(ours.config, ViTConfig)
+    torch.testing.assert_close(output(ours), output(model), atol=1e-4, rtol=0)
+
+
+def zipped(*names: str) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name in names:
+            archive.writestr(name, b"x")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (
+            zipped("x/data.pkl", "x/constants.pkl", "x/code/a.py"),
+            r"TorchScript.*torch\.jit\.load\(FILE\)\.state_dict\(\)",
+        ),
+        (zipped("config.json", "metadata.json", "model.weights.h5"), "of Keras.*safetensors or .pth that it was made"),
+        (b"\x89HDF\r\n\x1a\n" + bytes(40), "HDF5 file .* of Keras"),
+        (b"GGUF\x03\x00\x00\x00" + bytes(40), "GGUF, quantised weights of llama.cpp"),
+        (b"\x08\x08\x12\x07pytorch\x1a\x052.1.0:", "an ONNX graph.*checkpoint that it was exported from"),
+        (b"\x1c\x00\x00\x00TFL3" + bytes(40), "TensorFlow Lite"),
+    ],
+    ids=["TorchScript", "Keras", "HDF5", "GGUF", "ONNX", "TFLite"],
+)
+def test_files_of_other_kinds_are_named_with_what_to_do(content: bytes, words: str, tmp_path: Path) -> None:
+    (tmp_path / "x.pth").write_bytes(content)
+    for call in (vitrail.load, vitrail.describe):
+        with pytest.raises(CheckpointError, match=words):
+            call(tmp_path / "x.pth")
+
+
+def test_models_of_other_kinds_are_named(tmp_path: Path, untyped: None) -> None:
+    import timm
+
+    for name, words in (
+        ("eva_giant_patch14_224", "as EVA and BEiT"),
+        ("eva02_base_patch14_224", "It looks like EVA-02"),
+        ("resnet18", "It looks like a ResNet with batch norms"),
+        ("swin_tiny_patch4_window7_224", "It looks like Swin or BEiT"),
+    ):
+        with torch.device("meta"):
+            names = timm.create_model(name).state_dict()
+        save_file({key: torch.zeros([1] * value.ndim) for key, value in names.items()}, tmp_path / "x.safetensors")
+        with pytest.raises(CheckpointError, match=words):
+            vitrail.load(tmp_path / "x.safetensors")
+    (tmp_path / "adapter").mkdir()
+    query = "base_model.model.vit.encoder.layer.0.attention.attention.query"
+    lora = {f"{query}.lora_A.weight": torch.zeros(4, 64), f"{query}.lora_B.weight": torch.zeros(64, 4)}
+    save_file(lora, tmp_path / "adapter" / "adapter_model.safetensors")
+    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
+    with pytest.raises(CheckpointError, match=r"a LoRA adapter of peft.*merge_and_unload\(\)"):
+        vitrail.load(tmp_path / "adapter")
+
+
+@pytest.fixture(autouse=True)
+def audible(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, logger="vitrail")
