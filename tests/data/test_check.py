@@ -260,6 +260,7 @@ def test_near_copies_are_named_those_of_training_images_first() -> None:
     assert (first.count, first.images) == (3, 11)
     assert first.pairs == [("small", "t3"), ("cut", "t4"), ("cut too", "t4")]
     assert first.examples[0] == "test:small ~ train:t3"
+    assert first.places == [(8, 3), (9, 4), (10, 4)]  # their numbers in test and in train
     assert report.near["test", "val"].pairs == [("e17", "coarse")]
     assert report.near["train", "train"].pairs == [("again", "t5")]
     assert report.leaks.keys() == {("val", "train")}  # which is the same to the byte, and no near-copy

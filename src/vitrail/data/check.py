@@ -55,6 +55,7 @@ class NearCopies(Findings):
 
     images: int = 0
     pairs: list[tuple[str, str]] = field(default_factory=list)
+    places: list[tuple[int, int]] = field(default_factory=list, compare=False)  # their numbers, of the first few
 
     def document(self) -> dict[str, Any]:
         """Give all of it, for JSON."""
@@ -256,9 +257,7 @@ def _compare_near(splits: Mapping[str, Source], pairs: NDArray[np.int64], report
     places = np.searchsorted(starts, pairs, side="right") - 1
     kinds: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for (first, second), (low, high) in zip((pairs - starts[places]).tolist(), places.tolist(), strict=True):
-        if (
-            low != high and names[high] == "train"
-        ):  # what is measured has copies among what is trained on, not the other way around
+        if low != high and names[high] == "train":  # what is measured has copies in what is trained on
             kinds.setdefault((names[low], names[high]), []).append((first, second))
         else:
             kinds.setdefault((names[high], names[low]), []).append((second, first))
@@ -267,7 +266,7 @@ def _compare_near(splits: Mapping[str, Source], pairs: NDArray[np.int64], report
         named = [(splits[split].name(one), splits[other].name(two)) for one, two in found]
         examples = [f"{split}:{one} ~ {other}:{two}" for one, two in named[:EXAMPLES]]
         count, images = len({one for one, _ in found}), len(splits[split])
-        report.near[split, other] = NearCopies(count, examples, images=images, pairs=named)
+        report.near[split, other] = NearCopies(count, examples, images=images, pairs=named, places=found[:EXAMPLES])
 
 
 def _letterboxed(source: Source, index: int, cell: int) -> Pixels:

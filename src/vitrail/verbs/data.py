@@ -16,7 +16,7 @@ from torch import Tensor
 from vitrail.config import Preprocessing
 from vitrail.config.recipe import Augmentation
 from vitrail.data import decode
-from vitrail.data.check import ROWS, DataReport, Findings, check_data as check_splits, contact_sheet
+from vitrail.data.check import ROWS, DataReport, Findings, NearCopies, check_data as check_splits, contact_sheet
 from vitrail.data.decode import Box, OpenImage, crop_by_library, encode
 from vitrail.data.levels import Levels, measure_levels
 from vitrail.data.open import open_data
@@ -78,7 +78,7 @@ class DataCheck(DataReport):
         found |= {f"in both {' and '.join(pair)}": each for pair, each in self.leaks.items()}
         for (name, other), each in self.near.items():
             where = "others there" if other == name else f"images of {other}"
-            found[f"{name}: near-copies of {where}, of {each.images:,} images"] = each
+            found[f"{name}: near-copies of {where}"] = each
         return found | ({"one image, two labels": self.conflicts} if self.conflicts.count else {})
 
     def __str__(self) -> str:
@@ -95,7 +95,9 @@ class DataCheck(DataReport):
                 said = [" ".join(f"{value:.4f}" for value in values) for values in levels[1:]]
                 lines.append(f"{name}: mean {said[0]}, deviation {said[1]}, of {levels.images:,} images, from 0 to 1")
         for what, found in self.findings().items():
-            lines += [f"{what}: {found.count:,}", *(f"  {example}" for example in found.examples[:NAMED])]
+            among = f" of {found.images:,} images" if isinstance(found, NearCopies) else ""
+            lines += [f"{what}: {found.count:,}{among}", *(f"  {example}" for example in found.examples[:NAMED])]
+            lines += [f"  and {found.count - NAMED:,} more"] if found.count > NAMED else []
         return harmless("\n".join([*lines, "clean" if self.is_clean else "not clean: see above"]))
 
 
@@ -214,6 +216,12 @@ def _write_sheet(path: Path, splits: Mapping[str, Source], found: DataReport) ->
                 cells = [contact_sheet(each, [index]) for index in some]
                 names = [each.name(index) for index in some]
                 rows.append(SheetRow(f"{split}: {kind} ({seen.count:,})", cells, names))
+    for (split, other), near in found.near.items():  # each beside its copy
+        pairs = near.places[: ROWS // 2]
+        shown = [each for one, two in pairs for each in ((splits[split], one), (splits[other], two))]
+        title = f"{split}: near-copies{f' of {other}' if other != split else ''} ({near.count:,})"
+        cells = [contact_sheet(source, [index]) for source, index in shown]
+        rows.append(SheetRow(title, cells, [source.name(index) for source, index in shown]))
     write_bytes(path, draw_sheet(rows))
 
 
