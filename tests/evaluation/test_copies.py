@@ -13,6 +13,7 @@ from vitrail.data.open import open_data
 from vitrail.data.source import Subset
 from vitrail.data.sources.memory import MemorySource
 from vitrail.evaluation.copies import have_copies, training_images
+from vitrail.evaluation.page import measured_of
 from vitrail.evaluation.results import text_of
 
 NAMES = ("ant", "bee", "cow")
@@ -65,6 +66,8 @@ def test_the_accuracy_without_them_is_that_of_the_others(photos: Path) -> None:
     assert found.accuracy == sum(correct.values()) / 12
     assert apart["without"]["interval"][0] < sum(left) / 8 < apart["without"]["interval"][1] or sum(left) in (0, 8)
     assert f"without near-copies {sum(left) / 8:.2%} of 8, 95% interval" in text_of(found.document())
+    rows = measured_of(found.document()).tables[0]["rows"]
+    assert rows[1][:2] == ["accuracy without 4 near-copies of training images", f"{100 * sum(left) / 8:.1f} %"]
     row = next(row for row in found.document()["results"] if row["metric"] == "accuracy_without_near_copies")
     assert (row["value"], row["images"]) == (sum(left) / 8, 8)
 

@@ -56,6 +56,9 @@ def _drawings(document: Mapping[str, Any]) -> Iterator[Drawing]:
 
 def _tables(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     rows = [_with_interval("accuracy", document["accuracy"], document["interval"])]
+    if (copies := document.get("near_copies")) and copies["images"]:
+        apart = f"accuracy without {copies['images']:,} near-copies of training images"
+        rows.append(_with_interval(apart, copies["without"]["accuracy"], copies["without"]["interval"]))
     if "top5" in document:
         rows.append(_with_interval("top-5 accuracy", document["top5"], document["top5_interval"]))
     if "loss" in document:

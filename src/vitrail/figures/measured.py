@@ -66,7 +66,7 @@ def draw_confusion(counts: Numbers, names: Sequence[str], theme: Theme) -> bytes
     axes.tick_params(labelsize=size or 8, length=0 if size else 3)
     if len(names) <= 12:
         for row, col in np.ndindex(shares.shape):
-            ink = PAPER[theme] if shares[row, col] > 0.2 else INK[theme]
+            ink = PAPER[theme] if shares[row, col] > 0.1 else INK[theme]
             axes.text(col, row, f"{counts[row, col]:.0f}", ha="center", va="center", fontsize=8, color=ink)
     add_bar(shown, theme, "share of the class", shrink=0.6)
     return to_png(sheet)
