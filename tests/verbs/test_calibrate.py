@@ -13,6 +13,7 @@ import vitrail
 from vitrail.cli import main
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.ops.metrics import fit_temperature
+from vitrail.verbs.calibrate import Calibration
 
 VAL, TEST = Pictures(60, seed=5), Pictures(40, seed=6)
 
@@ -54,7 +55,7 @@ def test_a_run_is_calibrated_and_everything_uses_it(home: Path, capsys: pytest.C
     run, images = home / "run", home / "images"
     before = vitrail.predict(run, images / "test")
     plain = vitrail.evaluate(run, images)
-    assert f"vitrail calibrate {run} DATA fits a temperature on validation images" in repr(plain)
+    assert "vitrail calibrate RUN DATA fits a temperature on validation images" in repr(plain)
     assert main(["calibrate", str(run), str(images), "--json", "--quiet"]) == 0
     said = json.loads(capsys.readouterr().out)
     model = vitrail.load(run)
@@ -78,6 +79,12 @@ def test_a_run_is_calibrated_and_everything_uses_it(home: Path, capsys: pytest.C
     for image in page.numbers["images"]:
         share = names[image["name"].rpartition("/")[2]].probability
         assert image["top"][0]["probability"] == pytest.approx(share, abs=1e-4)
+
+
+@pytest.mark.parametrize(("images", "doubted"), [(40, True), (400, False)])
+def test_a_gain_that_may_be_chance_is_doubted(images: int, doubted: bool) -> None:
+    found = Calibration(temperature=1.2, images=images, split="val", loss=(1.02, 1.0), error=(0.1, 0.1), folder=None)
+    assert ("may be chance" in str(found)) == doubted  # twice 0.02 an image, against 3.84
 
 
 def test_a_temperature_goes_with_its_classifier(home: Path) -> None:

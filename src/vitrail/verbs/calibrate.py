@@ -22,6 +22,7 @@ from vitrail.train.task import kept_back, was_trained_on, without_held_out
 from vitrail.verbs.opening import AnyModel, Measuring, data_name, measuring, model_name, open_model, run_of
 
 FEWEST = 20  # images that say something of a temperature
+CHANCE = 3.84  # what a likelihood ratio of one number exceeds by chance in one of twenty cases
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +42,12 @@ class Calibration:
 
     def __str__(self) -> str:
         kept = "the model's card" if self.folder is None else f"the card of {self.folder}"
+        gain = 2 * self.images * (self.loss[0] - self.loss[1])  # of the log-likelihood, twice
+        doubt = "" if gain > CHANCE else " So small a gain may be chance: more validation images would tell."
         return (
             f"temperature {self.temperature:.4f}, fitted on {self.images:,} images ({self.split}); kept in {kept}\n"
             f"there: calibration error {self.error[0]:.2%} before, {self.error[1]:.2%} after; "
-            f"loss {self.loss[0]:.4f} before, {self.loss[1]:.4f} after. Other images tell what it is worth."
+            f"loss {self.loss[0]:.4f} before, {self.loss[1]:.4f} after. Other images tell what it is worth.{doubt}"
         )
 
 
