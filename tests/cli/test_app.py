@@ -34,7 +34,13 @@ def test_version_says_torchs_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"), [(["dmo"], "Did you mean 'demo'?"), (["demo", "--sed", "1"], "--sed"), ([], "Usage")]
+    ("arguments", "message"),
+    [
+        (["dmo"], "Did you mean 'demo'?"),
+        (["demo", "--sed", "1"], "--sed"),
+        (["evaluate", "run", "photos", "--splt", "test"], "No such option: --splt"),  # whose --set takes few fields
+        ([], "Usage"),
+    ],
 )
 def test_wrong_usage_exits_with_2_and_says_what_is_near(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]

@@ -112,6 +112,8 @@ def test_transfer_writes_the_same_weights(tmp_path: Path) -> None:
         ("finetune", "raise it, set clip_norm=1.", "raise it, give --set clip_norm=1."),
         ("finetune", "or precision=float32; see", "or --precision float32; see"),
         ("finetune", "Give another folder.", "Give another folder (--out)."),
+        ("finetune", "another with model=..., or", "another with --model ..., or"),
+        ("finetune", "better, with image_size=96", "better, with --set image_size=96"),
         ("evaluate", "got 'batch_size=3'", "got 'batch_size=3'"),
     ],
 )

@@ -45,7 +45,7 @@ def test_a_run_that_names_no_model_begins_with_the_one_in_the_box_and_says_how_n
     assert begins == BOX
     assert BOX in boxed()
     assert "the model in the box" in why
-    assert "model takes another, model=ViT-Ti/8 a fresh one" in why
+    assert "another with model=..., a fresh one with model=ViT-Ti/8" in why
     assert choose_start(request(model="ViT-Ti/16"), splits) == ("ViT-Ti/16", [])
     found = choose_recipe(request(model=begins), splits, open_start(begins))
     assert (found.model, found.training.recipe) == (BOX, "finetune/small")

@@ -18,10 +18,11 @@ import typer
 import vitrail
 from vitrail.cli.options import READERS
 from vitrail.cli.render import TRACEBACK, in_flags, same_again, say, show, show_bug, show_error
-from vitrail.config import read_model_settings
-from vitrail.config.given import check_usage
+from vitrail.config import FILE_FIELDS, read_model_settings
+from vitrail.config.given import TRAINS, check_usage
+from vitrail.config.words import MODEL
 from vitrail.errors import ConfigError, VitrailError
-from vitrail.runtime.reporter import reporting
+from vitrail.runtime.reporter import reporting, wording
 
 # Where each command is; two words are a command of a group.
 COMMANDS = {
@@ -54,6 +55,7 @@ WORDS |= {"std": "deviation", "crop-pct": "crop-share"}
 # Commands of other programs, and what does that here.
 OTHERS = {"train": "finetune", "fit": "finetune", "eval": "evaluate", "test": "evaluate", "validate": "evaluate"}
 OTHERS |= {"classify": "predict", "infer": "predict", "embed": "predict", "inference": "predict"}
+SETTABLE = (*TRAINS, "plan")  # commands whose --set takes any field, not only what a file leaves open
 SHORT = {"-b": "--batch-size", "-j": "--workers"}
 
 
@@ -71,15 +73,15 @@ def call(verb: str | Callable[..., Any], given: Mapping[str, Any]) -> Any:  # no
     """Call a public function with what the flags of its command say; what they leave open is left to it."""
     arguments = read_flags(given)
     quiet = arguments.pop("quiet", None)
-    if isinstance(verb, str):
-        check_usage(verb, arguments)  # before torch is loaded
-    function = getattr(import_module(vitrail._HOMES[verb]), verb) if isinstance(verb, str) else verb
-    takes = inspect.signature(function).parameters
-    if "settings" in arguments and "settings" not in takes:
+    if "settings" in arguments and verb not in TRAINS:
         fields = read_model_settings(arguments.pop("settings"))
         if twice := fields.keys() & arguments.keys():
             raise ConfigError(f"{twice.pop()} is given twice, as an option and as a setting. Give it once.")
         arguments |= fields
+    if isinstance(verb, str):
+        check_usage(verb, arguments)  # before torch is loaded
+    function = getattr(import_module(vitrail._HOMES[verb]), verb) if isinstance(verb, str) else verb
+    takes = inspect.signature(function).parameters
     if "command" in takes:
         arguments["command"] = said_command()
     if quiet is None:
@@ -107,6 +109,7 @@ def _shield(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def shielded(*args: object, **options: object) -> None:
+        before = wording.set(functools.partial(in_flags, command=command))
         try:
             command(*args, **options)
         except VitrailError as error:
@@ -121,6 +124,8 @@ def _shield(command: Callable[..., None]) -> Callable[..., None]:
             if str(error) or command.__name__ in ("transfer", "vtab"):  # what was done is kept
                 say(same_again(), err=True)
             raise typer.Exit(130) from error
+        finally:
+            wording.reset(before)
 
     return shielded
 
@@ -142,12 +147,14 @@ def _in_our_words(program: Any, words: list[str]) -> list[str]:  # noqa: ANN401
         del rest[0]
         plain = f"--{flag[2:].replace('_', '-')}"
         ours = next((name for name in (plain, f"--{WORDS.get(plain[2:], '')}") if name in known), None)
-        if "--set" not in known or not flag.startswith("--") or flag == "--" or ours is not None:
+        field = flag[2:].replace("-", "_")
+        free = "--set" in known and (command.name in SETTABLE or MODEL.get(field, field) in FILE_FIELDS)
+        if not free or not flag.startswith("--") or flag == "--" or ours is not None:
             found.append(f"{ours or flag}{equals}{value}" if flag.startswith("--") else word)
             continue
         if not equals:
             value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
-        found += ["--set", f"{flag[2:].replace('-', '_')}={value}"]
+        found += ["--set", f"{field}={value}"]
     return found
 
 

@@ -77,7 +77,8 @@ def check_data(text: str) -> None:
     shards = "{" in text and text.endswith(".tar")
     if text in BUILT_IN or text.startswith((*ADDRESSES, "pipe:")) or shards or os.path.exists(os.path.expanduser(text)):
         return
-    hint = suggest(text, BUILT_IN) if os.sep not in text else " Check the path."
+    near = suggest(text, BUILT_IN) if os.sep not in text else ""
+    hint = near if "mean" in near else f" Check the path; in the box there are {' and '.join(BUILT_IN)}."
     raise DataError(f"there is no data at {text!r}.{hint}")
 
 

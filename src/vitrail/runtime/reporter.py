@@ -4,8 +4,9 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from rich.cells import cell_len as cell_len, set_cell_size
@@ -14,6 +15,8 @@ from vitrail.errors import harmless as harmless
 
 PAUSE = 2.0  # seconds between plain lines of a run that goes fast
 LIVE = 0.2  # seconds between two drawings of a live line
+# How notes are put for who reads them: a command line speaks of flags where the library speaks of keywords.
+wording: ContextVar[Callable[[str], str]] = ContextVar("wording", default=str)
 
 
 class Reporter:
@@ -93,6 +96,10 @@ def _reporter(*, quiet: bool) -> Iterator[Reporter]:
         yield _Lines()
 
 
+def _worded(text: str) -> str:
+    return harmless(wording.get()(text))
+
+
 def one_line(text: str) -> str:
     """Give a harmless text without line breaks."""
     return harmless(text.replace("\n", "\\n"))
@@ -161,7 +168,7 @@ class _Bar(_Shown):
         self.bar, self.tasks = bar, dict[str, Any]()
 
     def note(self, text: str) -> None:
-        self.bar.console.print(harmless(text), markup=False, emoji=False)
+        self.bar.console.print(_worded(text), markup=False, emoji=False)
 
     def progress(self, what: str, done: int = 0, total: int | None = None) -> None:
         self._move(what, done, total, what)
@@ -189,7 +196,7 @@ class _Lines(_Shown):
         self.last, self.doing = 0.0, ""
 
     def note(self, text: str) -> None:
-        print(harmless(text), file=sys.stderr, flush=True)  # noqa: T201
+        print(_worded(text), file=sys.stderr, flush=True)  # noqa: T201
 
     def progress(self, what: str, done: int = 0, total: int | None = None) -> None:
         if what != self.doing:
@@ -212,7 +219,7 @@ class _LiveLine(_Shown):
         self.last, self.length = 0.0, 0
 
     def note(self, text: str) -> None:
-        self._draw(harmless(text))
+        self._draw(_worded(text))
         print(flush=True)  # noqa: T201
         self.length = 0
 

@@ -66,7 +66,9 @@ def choose_start(
         return None, [f"not from the model in the box, {reason}; model={BOX} begins with it"]
     patch = FRESH[-1][2]
     words = "which is better than from scratch for so few images"
-    return BOX, [f"from {BOX}, the model in the box, {words}; model takes another, model=ViT-Ti/{patch} a fresh one"]
+    return BOX, [
+        f"from {BOX}, the model in the box, {words}; another with model=..., a fresh one with model=ViT-Ti/{patch}"
+    ]
 
 
 def choose_recipe(
@@ -168,7 +170,7 @@ def choose(
         found, changes["steps"] = recipe("finetune/small"), rule.steps
         how = "the recipe finetune/small, as the model is small and the images are few: AdamW{at}, less in lower layers"
         at, length = "1e-3", f"{rule.steps:,} steps of {batch} images; minutes=10 takes as many as fit"
-        larger = "larger is slower and often better: image_size=96"
+        larger = "larger is slower and often better, with image_size=96"
     else:
         found = recipe(next((name for below, name in TABLE_4 if count < below), "finetune/imagenet"))
         changes |= {"image_size": None, "recipe": "finetune"}
