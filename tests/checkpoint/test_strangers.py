@@ -246,6 +246,7 @@ def checkpoints(model: nn.Module) -> dict[str, object]:
             "cuda_rng": torch.zeros(4),
             "loss": torch.ones(()),
         },
+        "head apart": {"encoder_state": state, "head_state": nn.Linear(64, 3).state_dict()},
         "tuple": (state, optimizer.state_dict(), 3),
         "long numbers": {"model": state, "n": 1 << 3000, "bytes": bytearray(b"x"), "text": "x" * 300},
         "lightning": {"state_dict": Wrapped(model).state_dict(), "hyper_parameters": namespace, "callbacks": {}},

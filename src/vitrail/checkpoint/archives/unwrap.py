@@ -61,15 +61,16 @@ class _Search:
         return tensors, tuple(map(str, beside))
 
     def inside(self, held: dict[Any, Any], depth: int) -> tuple[Tensors, tuple[str, ...]] | None:
-        """Find weights one level down: under the names that trainers give, best first, or the only ones there."""
+        """Find weights one level down: under the names that trainers give, best first, or by far the most there."""
         named = [name for name in WRAPPERS if name in held]
         for name in named:
             if (found := self.find(held[name], depth)) is not None:
                 return found[0], (*(str(other) for other in held if other != name), *found[1])
         others = [(name, self.find(held[name], depth)) for name in held if isinstance(name, str) and name not in named]
         several = [(name, found) for name, found in others if found is not None]
-        if len(several) != 1:
-            return None
+        several.sort(key=lambda each: -len(each[1][0]))
+        if not several or (len(several) > 1 and len(several[0][1][0]) <= 2 * len(several[1][1][0])):
+            return None  # two models, of which nothing says the one
         name, (weights, beside) = several[0]
         return weights, (*(str(other) for other in held if other != name), *beside)
 
