@@ -57,6 +57,7 @@ class Holds:
 
     families: tuple[str, ...] = ("vit",)
     activations: tuple[str, ...] = ("gelu",)
+    documented: tuple[str, ...] = ()  # activations that the document in a folder can say
     epsilon: float | None = 1e-6  # None: any
     poolings: tuple[str, ...] = ("token",)
     hidden: str = "yes"  # yes, no, or headless: only where there is no classifier after it

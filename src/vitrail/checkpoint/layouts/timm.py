@@ -243,6 +243,7 @@ LAYOUT = Layout(
     dialect=lambda config: {"prefix": "", "folded": False, "hidden": None, "head": NAMES.head},
     holds=Holds(
         families=("vit", "hybrid", "bit"),
+        documented=("gelu-tanh", "relu"),
         poolings=("token", "mean"),
         hidden="no",
         layer_scale=True,
