@@ -921,7 +921,7 @@ def test_keys_that_are_no_text_are_refused_or_left_out(weights: dict[str, Tensor
         refusal(path, **HEADS)
     torch.save({5: weights}, path)
     refusal(path, **HEADS)
-    torch.save([weights], path)
+    torch.save([*weights.values()], path)
     refusal(path, "holds no state dict", "a list", **HEADS)
     torch.save(torch.zeros(3), path)
     refusal(path, "holds no state dict", "a Tensor", **HEADS)

@@ -48,11 +48,14 @@ def test_timm_gives_the_logits_of_a_model_whose_positions_are_computed(tmp_path:
 
 
 def test_the_model_in_the_box_goes_out_and_comes_back(tmp_path: Path) -> None:
+    import timm
+
     model = vitrail.load("vitrail-ti8")
     batch = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(3)) * 2 - 1
     assert vitrail.convert("vitrail-ti8", tmp_path / "w.npz", layout="google").lost == ()
     with pytest.raises(
-        CheckpointError, match=r"activation is gelu-tanh.* Take the layouts vitrail or google, which can"
+        CheckpointError,
+        match=r"activation is gelu-tanh.*, unless it is a folder.* Take the layouts vitrail or google, which can",
     ):
         vitrail.convert("vitrail-ti8", tmp_path / "w.safetensors", layout="timm")
     assert (
@@ -62,6 +65,11 @@ def test_the_model_in_the_box_goes_out_and_comes_back(tmp_path: Path) -> None:
     for name in ("w.npz", "w.safetensors"):  # in which a note of ours says the activation
         with torch.inference_mode():
             torch.testing.assert_close(vitrail.load(tmp_path / name)(batch), model(batch), atol=1e-6, rtol=0)
+    assert vitrail.convert("vitrail-ti8", tmp_path / "timm", layout="timm").lost == ()
+    theirs: Any = timm.create_model(f"local-dir:{tmp_path / 'timm'}", pretrained=True).eval()
+    with torch.inference_mode():
+        torch.testing.assert_close(theirs(batch), model(batch), atol=5e-5, rtol=0)
+        torch.testing.assert_close(vitrail.load(tmp_path / "timm")(batch), model(batch), atol=1e-6, rtol=0)
     vitrail.convert("vitrail-ti8", tmp_path / "half.safetensors", layout="timm", lossy=True, dtype="float16")
     assert {tensor.dtype for tensor in load_file(tmp_path / "half.safetensors").values()} == {torch.float16}
     for layout, path in (("torchvision", tmp_path / "w.pth"), ("hf", tmp_path / "hf")):

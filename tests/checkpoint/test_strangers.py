@@ -2,6 +2,7 @@
 
 import argparse
 import collections
+import copy
 import io
 import json
 import logging
@@ -16,6 +17,7 @@ import torch
 from peers import hf_model, images, stirred, torchvision_model
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
 import vitrail
 from vitrail.config import ViTConfig
@@ -108,13 +110,77 @@ def test_any_other_head_is_left_out_and_said(
         assert output(vitrail.load(path, classes=3, **TOLD)).shape == (2, 3)
 
 
-def test_a_head_beside_the_model_is_left_out(tmp_path: Path) -> None:
+class Beside(nn.Module):
+    """A ViT under a name, with other layers beside it."""
+
+    def __init__(self, name: str, model: nn.Module, **others: nn.Module) -> None:
+        super().__init__()
+        for place, module in {name: model, **others}.items():
+            setattr(self, place, stirred(module))
+
+
+def features(layout: str, model: nn.Module) -> Tensor:
+    bare = copy.deepcopy(model)
+    bare.set_submodule(PLACES[layout][0], nn.Identity())
+    return output(bare)
+
+
+@pytest.mark.parametrize("layout", MODELS)
+def test_layers_beside_the_encoder_are_left_out_whatever_their_name(layout: str, tmp_path: Path) -> None:
+    bare = with_head(layout, PLACES[layout][0], nn.Identity())
+    others = {"out_layer": nn.Linear(64, 3), "bn": nn.BatchNorm1d(64), "criterion": nn.Sequential(nn.LayerNorm(7))}
+    wrapped = Beside("backbone", bare, **others).state_dict()
+    expected = output(bare)
+    names = {name for name in wrapped if not name.startswith("backbone.")}
+    states = [wrapped]
+    if layout != "hf":  # of a subclass, whose parts have no prefix
+        states.append({name.removeprefix("backbone."): value for name, value in wrapped.items()})
+    for state in states:
+        torch.save(state, tmp_path / "x.pth")
+        ours = assert_gives(tmp_path / "x.pth", expected)
+        assert ours.card.provenance is not None
+        assert (ours.config.classes, {*ours.card.provenance.left_out}) == (None, names)
+
+
+@pytest.mark.parametrize("inward", [64, 7])
+@pytest.mark.parametrize("layout", MODELS)
+def test_a_classifier_that_another_layer_may_follow_or_replace_does_not_answer(
+    layout: str, inward: int, tmp_path: Path
+) -> None:
+    model = MODELS[layout]()
+    wrapped = Beside("vit", model, fc=nn.Linear(inward, 3)).state_dict()  # reads the features, or the classifier
+    torch.save(wrapped, tmp_path / "x.pth")
+    ours = assert_gives(tmp_path / "x.pth", features(layout, model))
+    assert ours.card.provenance is not None
+    assert ours.config.classes is None
+    kept = {f"vit.{PLACES[layout][0]}.", "fc."}
+    assert {*ours.card.provenance.left_out} == {name for name in wrapped if name.startswith(tuple(kept))}
+    assert any("which of them does is not said" in note for note in ours.card.provenance.inferred)
+
+
+def test_class_weights_beside_a_classifier_leave_it_in_place(tmp_path: Path) -> None:
     for layout in ("timm", "torchvision"):
         model = MODELS[layout]()
-        torch.save({**model.state_dict(), "fc.weight": torch.ones(3, 64), "fc.bias": torch.ones(3)}, tmp_path / "x.pth")
+        torch.save({**model.state_dict(), "criterion.weight": torch.ones(7)}, tmp_path / "x.pth")
         ours = assert_gives(tmp_path / "x.pth", output(model))
         assert ours.card.provenance is not None
-        assert ours.card.provenance.left_out == ("fc.bias", "fc.weight")
+        assert ours.card.provenance.left_out == ("criterion.weight",)
+
+
+def test_of_several_models_an_average_or_a_teacher_answers(tmp_path: Path) -> None:
+    model, other = timm_vit(), stirred(timm_vit())
+    with torch.no_grad():
+        [part.mul_(1.1) for part in other.parameters()]
+    for names in (("ema.module.", "model."), ("net_ema.", "net."), ("teacher.", "student."), ("base.", "momentum.")):
+        state = {
+            name + key: value
+            for name, each in zip(names, (model, other), strict=True)
+            for key, value in each.state_dict().items()
+        }
+        torch.save(dict(sorted(state.items(), reverse=True)), tmp_path / "x.pth")
+        ours = assert_gives(tmp_path / "x.pth", output(model))
+        assert ours.card.provenance is not None
+        assert all(name.startswith(names[1]) for name in ours.card.provenance.left_out)
 
 
 def test_a_classifier_beside_a_pooler_is_not_guessed_to_read_it_or_not(tmp_path: Path) -> None:
@@ -169,6 +235,20 @@ def checkpoints(model: nn.Module) -> dict[str, object]:
         "other name": {"vit_weights": state, **beside},
         "parallel": {"model": {f"module.{name}": value for name, value in state.items()}, **beside},
         "compiled": {f"module._orig_mod.{name}": value for name, value in state.items()},
+        "compiled blocks": {name.replace("mlp.", "_orig_mod.mlp."): value for name, value in state.items()},
+        "sharded": {
+            f"_fsdp_wrapped_module.{name}".replace("mlp.", "_checkpoint_wrapped_module.mlp."): value
+            for name, value in state.items()
+        },
+        "seeds": {
+            "model": state,
+            "torch_rng": torch.get_rng_state(),
+            "cuda_rng": torch.zeros(4),
+            "loss": torch.ones(()),
+        },
+        "head apart": {"encoder_state": state, "head_state": nn.Linear(64, 3).state_dict()},
+        "tuple": (state, optimizer.state_dict(), 3),
+        "long numbers": {"model": state, "n": 1 << 3000, "bytes": bytearray(b"x"), "text": "x" * 300},
         "lightning": {"state_dict": Wrapped(model).state_dict(), "hyper_parameters": namespace, "callbacks": {}},
         "averaged": averaged.state_dict(),
         "module": model,
@@ -187,6 +267,8 @@ def test_checkpoints_of_trainers_and_whole_modules_are_read(layout: str, tmp_pat
         ways: list[dict[str, Any]] = [{}]
         if layout == "timm" and name in ("states", "objects", "module inside"):
             ways += [{"_use_new_zipfile_serialization": False}, {"pickle_protocol": 4}]
+        if name == "long numbers":
+            ways = [{"pickle_protocol": 2}, {"pickle_protocol": 5}]
         for way in ways:
             torch.save(saved, tmp_path / "x.pth", **way)
             ours = assert_gives(tmp_path / "x.pth", output(model))
@@ -223,14 +305,74 @@ def zipped(*names: str) -> bytes:
         (b"GGUF\x03\x00\x00\x00" + bytes(40), "GGUF, quantised weights of llama.cpp"),
         (b"\x08\x08\x12\x07pytorch\x1a\x052.1.0:", "an ONNX graph.*checkpoint that it was exported from"),
         (b"\x1c\x00\x00\x00TFL3" + bytes(40), "TensorFlow Lite"),
+        (b"\x81\xa6params\x82" + bytes(40), r"Flax \(msgpack\)\. Take the"),
+        (zipped("run/model.pth", "run/log.txt"), "a zip archive of files. Unpack it"),
+        (bytes(257) + b"ustar" + bytes(40), "a tar archive. Unpack it"),
+        (b"Rar!\x1a\x07" + bytes(40), "a compressed file. Unpack it"),
     ],
-    ids=["TorchScript", "Keras", "HDF5", "GGUF", "ONNX", "TFLite"],
+    ids=["TorchScript", "Keras", "HDF5", "GGUF", "ONNX", "TFLite", "Flax", "zip", "tar", "rar"],
 )
 def test_files_of_other_kinds_are_named_with_what_to_do(content: bytes, words: str, tmp_path: Path) -> None:
     (tmp_path / "x.pth").write_bytes(content)
     for call in (vitrail.load, vitrail.describe):
         with pytest.raises(CheckpointError, match=words):
             call(tmp_path / "x.pth")
+
+
+def altered(model: nn.Module, way: str) -> object:
+    """Give the state of a model that was saved while something was done to its weights."""
+    layers = [layer for layer in model.modules() if type(layer) is nn.Linear]
+    match way:
+        case "quantised":
+            return torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8).state_dict()
+        case "LoRA":
+            return {**model.state_dict(), "blocks.0.attn.qkv.lora_A": torch.zeros(4, 64)}
+        case "float8":
+            return {name: value.to(torch.float8_e4m3fn) for name, value in model.state_dict().items()}
+    for layer in layers:
+        match way:
+            case "pruned":
+                prune.l1_unstructured(layer, "weight", 0.5)
+            case "parametrized":
+                torch.nn.utils.parametrizations.weight_norm(layer)
+    return model.state_dict()
+
+
+@pytest.mark.filterwarnings("ignore:.*quantiz")  # torch is about to drop what many files were made with
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        ("pruned", r"a pruned model.*torch\.nn\.utils\.prune\.remove"),
+        ("parametrized", "parametrized weights.*remove_parametrizations"),
+        ("quantised", "a model of quantised weights. Save the model as it was before"),
+        ("LoRA", "LoRA layers beside its weights. Merge them"),
+        ("float8", "made of float8_e4m3fn, which no weight is"),
+    ],
+)
+def test_weights_that_were_altered_are_named_with_what_to_do(way: str, words: str, tmp_path: Path) -> None:
+    for layout in ("timm", "torchvision"):
+        if way == "LoRA" and layout != "timm":
+            continue
+        torch.save(altered(MODELS[layout](), way), tmp_path / "x.pth")
+        with pytest.raises(CheckpointError, match=words):
+            vitrail.load(tmp_path / "x.pth", **TOLD)
+
+
+def test_folders_of_trainers_are_opened_or_say_which_to_give(tmp_path: Path) -> None:
+    model = timm_vit()
+    (tmp_path / "run").mkdir()
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state_0.pth", "training_args.bin"):
+        torch.save({"state": {}}, tmp_path / "run" / name)
+    for name in ("last.ckpt", "model_best.pth.tar"):
+        torch.save({"state_dict": model.state_dict()}, tmp_path / "run" / name)
+        assert_gives(tmp_path / "run", output(model))
+        (tmp_path / "run" / name).unlink()
+    save_file(model.state_dict(), tmp_path / "run" / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"no weights\. Give one of those in it that have some: run"):
+        vitrail.load(tmp_path)
+    (tmp_path / "__0_0.distcp").touch()
+    with pytest.raises(CheckpointError, match=r"a sharded checkpoint of torch\.distributed.*dcp_to_torch_save"):
+        vitrail.load(tmp_path)
 
 
 def test_models_of_other_kinds_are_named(tmp_path: Path, untyped: None) -> None:
@@ -245,6 +387,15 @@ def test_models_of_other_kinds_are_named(tmp_path: Path, untyped: None) -> None:
         with torch.device("meta"):
             names = timm.create_model(name).state_dict()
         save_file({key: torch.zeros([1] * value.ndim) for key, value in names.items()}, tmp_path / "x.safetensors")
+        with pytest.raises(CheckpointError, match=words):
+            vitrail.load(tmp_path / "x.safetensors")
+    for key, words in (
+        ("vision_model.encoder.layers.0.self_attn.q_proj.weight", "CLIP or SigLIP of transformers"),
+        ("embeddings.patch_embedding.weight", "CLIP or SigLIP of transformers"),
+        ("backbone.patch_embed.projection.weight", "a ViT of MMPretrain"),
+        ("encoder.layers.0.self_attn.in_proj_weight", r"torch's nn\.TransformerEncoder"),
+    ):
+        save_file({key: torch.zeros(1, 1)}, tmp_path / "x.safetensors")
         with pytest.raises(CheckpointError, match=words):
             vitrail.load(tmp_path / "x.safetensors")
     (tmp_path / "adapter").mkdir()

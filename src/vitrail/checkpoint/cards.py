@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from vitrail.checkpoint.layouts.base import NOTE
+from vitrail.checkpoint.layouts.timm import ACTIVATIONS
 from vitrail.config import Card, ModelConfig, Preprocessing, Provenance, ViTConfig, decode, encode
 from vitrail.config.check import texts
 from vitrail.config.preprocessing import AUTHORS, DECISIVE, IMAGENET
@@ -59,6 +60,7 @@ def to_timm_config(config: ViTConfig, card: Card) -> dict[str, Any]:
             "num_heads": config.heads,
             "mlp_ratio": ratio,  # whose product timm rounds down
             "qkv_bias": config.qkv_bias,
+            "act_layer": next(word for word, ours in ACTIVATIONS.items() if ours == config.activation),
             "init_values": config.layer_scale,
             "class_token": token,
             "global_pool": "token" if token else "avg",

@@ -105,8 +105,11 @@ def misfits(config: ModelConfig, layout: Layout, dialect: Dialect) -> Iterator[M
         yield Misfit(f"its pooling is {config.pooling}, and the layout has {', '.join(holds.poolings)} alone", None)
     if not holds.rectangles and config.grid[0] != config.grid[1]:
         yield Misfit(f"its grid is {config.grid[0]}x{config.grid[1]}, and the layout's models take squares", _as_it_is)
-    if config.activation not in holds.activations:
-        yield Misfit(f"its activation is {config.activation}, and the layout means {holds.activations[0]}", _as_it_is)
+    documented = config.activation in holds.documented
+    if config.activation not in holds.activations and not (documented and dialect.get("folder")):
+        unless = ", unless it is a folder, whose config.json says it" if documented else ""
+        what = f"its activation is {config.activation}, and the layout means {holds.activations[0]}{unless}"
+        yield Misfit(what, _as_it_is)
     if holds.epsilon is not None and config.epsilon != holds.epsilon:
         yield Misfit(f"its epsilon is {config.epsilon:g}, and the layout means {holds.epsilon:g}", _as_it_is)
     if config.layer_scale is not None and not holds.layer_scale:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitrail.checkpoint.adapt import ModelInMemory, Request, Weights, adapt, assemble, compare
 from vitrail.checkpoint.archives.base import Archive, Headers, open_archive, refusing
-from vitrail.checkpoint.archives.foreign import ADAPTERS, MODELS, name_model
+from vitrail.checkpoint.archives.foreign import ALTERED, MODELS, name_model
 from vitrail.checkpoint.cards import read_card
 from vitrail.checkpoint.layouts import google, hf, timm, torchvision
 from vitrail.checkpoint.layouts.base import Found, Layout, Row
@@ -93,6 +93,8 @@ class Recognized:
         ignored = set(self.found.left_out)
         given = {name: entry.shape for name, entry in self.archive.entries.items() if name not in ignored}
         if difference := compare(wanted, given):
+            if what := name_model((*given, *self.archive.strangers), ALTERED):
+                raise CheckpointError(f"the file is {what}.")
             raise CheckpointError(f"the file does not fit its own architecture: {difference}.")
         for name in wanted:
             if isinstance(self.archive.entries[name].dtype, str):
@@ -125,6 +127,7 @@ class Recognized:
 def recognize(location: Location, archive: Archive, hints: Request) -> Recognized:
     """Find layout and model by the headers and the documents beside them; `hints` say what these leave open."""
     entries, documents = archive.entries, {**location.documents, "notes": archive.notes}
+    names = (*entries, *archive.strangers)
     for layout in LAYOUTS.values():
         prefix = layout.recognize(entries)
         if prefix is None:
@@ -134,12 +137,12 @@ def recognize(location: Location, archive: Archive, hints: Request) -> Recognize
         except (ConfigError, ShapeError) as error:
             raise CheckpointError(f"the file's shapes make no model: {error}") from error
         except CheckpointError as error:
-            if adapter := name_model(entries, ADAPTERS):
-                raise CheckpointError(f"the file is {adapter}.") from error
+            if what := name_model(names, ALTERED):
+                raise CheckpointError(f"the file is {what}.") from error
             raise
         return Recognized(location=location, archive=archive, layout=layout, found=found)
     some, titles = ", ".join(sorted(entries)[:4]), ", ".join(layout.title for layout in LAYOUTS.values())
-    what = f" It looks like {what}." if (what := name_model(entries, ADAPTERS | MODELS)) else ""
+    what = f" It looks like {what}." if (what := name_model(names, ALTERED | MODELS)) else ""
     raise CheckpointError(
         f"the file is no ViT, hybrid or BiT in any layout that is known: {titles}; got {len(entries)} tensors such "
         f"as {some}.{what}"

@@ -43,7 +43,9 @@ USUAL = (
     *("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"),
     "open_clip_pytorch_model.bin",
 )
-SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin")
+SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt")
+# What trainers put beside the weights, under the same suffixes.
+OF_TRAINERS = re.compile(r"(optimizer|scheduler|scaler|rng_state|random_states|training_args)[._].*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,16 +128,27 @@ def _in_folder(folder: Path, source: str) -> Location:
         documents = {name: read_document(folder / name) for name in ("config.json",) if (folder / name).is_file()}
         return Location(source=source, weights=folder / WEIGHTS, documents=documents, run=folder)
     usual = [folder / name for name in USUAL if (folder / name).is_file()]
-    others = [path for path in sorted(folder.iterdir()) if path.suffix in SUFFIXES and path.is_file()]
+    held = sorted(folder.iterdir())
+    others = [path for path in held if path.name.endswith((*SUFFIXES, ".pth.tar")) and path.is_file()]
+    others = [path for path in others if not OF_TRAINERS.fullmatch(path.name)]
     if not usual and not others:
-        raise CheckpointError(
-            f"{folder} is a folder with no weights. Give a file, or a folder that a Vitrail run, transformers or timm "
-            "wrote."
-        )
+        raise CheckpointError(f"{folder} is a folder with no weights. {_instead(folder, held)}")
     if not usual and len(others) > 1:
         names = ", ".join(path.name for path in others[:6])
         raise CheckpointError(f"{folder} is a folder with several files of weights: {names}. Give one of them.")
     return Location(source=source, weights=(usual or others)[0], documents=_documents(folder))
+
+
+def _instead(folder: Path, held: list[Path]) -> str:
+    """Say what to give in the place of a folder without weights, by what lies in it."""
+    if any(path.suffix == ".distcp" for path in held):
+        return (
+            "It is a sharded checkpoint of torch.distributed: make one file of it, "
+            "torch.distributed.checkpoint.format_utils.dcp_to_torch_save(FOLDER, NEW)."
+        )
+    if inside := [path.name for path in held if any((path / name).is_file() for name in USUAL)]:
+        return f"Give one of those in it that have some: {', '.join(inside[:6])}."
+    return "Give a file, or a folder that a Vitrail run, transformers or timm wrote."
 
 
 def _documents(folder: Path) -> dict[str, Any]:

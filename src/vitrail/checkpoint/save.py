@@ -257,7 +257,7 @@ def _dialect(layout: Layout, config: ModelConfig, card: Card, target: Path) -> D
     if layout.name == "timm" and is_folder(layout, target):  # timm itself opens no other
         if not isinstance(config, ViTConfig) or not isinstance(config.stem, PatchStem):
             raise ConfigError("a folder for timm holds a plain ViT. Give a file that ends in .safetensors or .pth.")
-        return usual
+        return usual | {"folder": True}
     if came is None or came.layout != layout.name or not isinstance(came.dialect, Mapping):
         return usual
     spoken = usual | {name: value for name, value in came.dialect.items() if name in usual}

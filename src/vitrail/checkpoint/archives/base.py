@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -27,11 +27,14 @@ from vitrail.errors import CheckpointError, VitrailError, shortened
 from vitrail.files import open_regular, parse_json, replacing
 
 Shape = tuple[int, ...]
+Value = TypeVar("Value")
 MOST_TENSORS = 10_000
 LONGEST_NAME = 1000  # signs of a tensor's
 MOST_AXES = 16
 PRECISIONS = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
 CODES = {dtype: code for code, dtype in PRECISIONS.items()}
+# What compiling, sharding and recomputing put into the names of a module's parts, wherever it was done.
+WRAPPING = re.compile(r"(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 # What a damaged archive raises, from zlib's errors to those of zip's many features.
 DAMAGE = (
     *(zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, KeyError, RuntimeError, NotImplementedError),
@@ -103,7 +106,7 @@ def open_archive(path: Path) -> Archive:
     what: str | None = None
     with refusing(path), ExitStack() as opened:
         file = opened.enter_context(open_regular(path))
-        start = os.pread(file.fileno(), 16, 0)
+        start = os.pread(file.fileno(), 512, 0)
         if start[:2] == b"PK":
             members = zip_members(file)
             what, pickled = name_zip(members), any(name.endswith(".pkl") for name in members)
@@ -212,6 +215,12 @@ def check_count(path: Path, count: int) -> None:
         raise CheckpointError(f"{path} holds {count:,} tensors; a model has at most {MOST_TENSORS:,}. It was not read.")
 
 
+def unwrapped(named: Mapping[str, Value]) -> dict[str, Value]:
+    """Name tensors as the module does that torch wrapped in others; as they are where two would have one name."""
+    found = {WRAPPING.sub("", name): value for name, value in named.items()}
+    return found if len(found) == len(named) else dict(named)
+
+
 def check_names(path: Path, names: Iterable[str]) -> None:
     """Refuse names that are as long as no tensor's is: they would be printed, logged and written."""
     if long := next((name for name in names if len(name) > LONGEST_NAME), None):
@@ -287,6 +296,7 @@ class SafeArchive(Archive):
         if header.keys() != names:
             raise damaged(path, "its header names tensors twice")
         check_count(path, len(names))
+        header = unwrapped(header)
         self._starts = {name: 8 + length + said["data_offsets"][0] for name, said in header.items()}
         entries = {
             name: Entry(tuple(said["shape"]), PRECISIONS.get(said["dtype"]) or str(said["dtype"]))

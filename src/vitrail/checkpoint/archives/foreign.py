@@ -5,13 +5,14 @@ from collections.abc import Iterable, Mapping
 TORCHSCRIPT = (
     "a program of TorchScript, which is not run. Save its weights: torch.save(torch.jit.load(FILE).state_dict(), NEW)"
 )
+UNPACK = "Unpack it, and give the file of weights in it"
 KERAS = "of Keras, whose names no layout here has. Take the .npz, safetensors or .pth that it was made from"
 # By how they begin.
 KINDS = {
     b"\x93NUMPY": "a single array (.npy)",
     b"\x80": "a pickle, but not one of torch.save; a pickle can run anything, so it was not opened",
     b"\x89HDF": f"an HDF5 file (.h5), as those {KERAS}",
-    b"\x1f\x8b": "gzip; unpack it first",
+    **dict.fromkeys((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"7z\xbc\xaf", b"Rar!"), f"a compressed file. {UNPACK}"),
     b"GGUF": "GGUF, quantised weights of llama.cpp. Take the checkpoint that it was made from",
     b"\x08\x01\x12": "a SavedModel of TensorFlow. Take the checkpoint that it was made from",
     b"\x08": "an ONNX graph, which is a program. Take the checkpoint that it was exported from",
@@ -24,20 +25,33 @@ ZIPPED = {
     "model.weights.h5": f"a file {KERAS}",
     "archive_format": "a program of torch.export. Save the weights of the model that it was made of, its state_dict()",
 }
-# By a part of a name that no ViT of the paper has.
-ADAPTERS = {
+PACKED = (".pth", ".pt", ".ckpt", ".bin", ".safetensors", ".npz", ".onnx", ".h5")  # files that people put into archives
+# By a part of a name that no ViT of the paper has: of one all the same, saved while something was done to its weights.
+ALTERED = {
     ".lora_A.": "a LoRA adapter of peft: changes to weights, without the model. Merge it, model.merge_and_unload(), "
     "and save the result with save_pretrained",
+    "lora_": "a model with LoRA layers beside its weights. Merge them into the weights, and save those alone",
+    "_packed_params": "a model of quantised weights. Save the model as it was before it was quantised",
+    ".weight_orig": "a pruned model, with masks beside its weights. Make them permanent, "
+    "torch.nn.utils.prune.remove(module, 'weight') for each pruned module, and save it again",
+    ".parametrizations.": "a model with parametrized weights. Call "
+    "torch.nn.utils.parametrize.remove_parametrizations(module, 'weight') for each module that has them, and save it "
+    "again",
+    ".weight_g": "a model with weight norm. Call torch.nn.utils.remove_weight_norm(module) for each module that has "
+    "it, and save it again",
 }
 MODELS = {
-    "attn.q_proj.": "EVA-02, with rotary positions and gated MLPs",
+    ".attn.q_proj.": "EVA-02, with rotary positions and gated MLPs",
     "visual.transformer.resblocks": "CLIP of OpenAI's names; its image tower has a norm before the blocks",
     "vision_model.encoder.layers": "CLIP or SigLIP of transformers; its image tower has other parts",
+    "embeddings.patch_embedding.": "CLIP or SigLIP of transformers; its image tower has other parts",
     "image_encoder.": "SAM, with relative positions",
     "relative_position_bias_table": "Swin or BEiT, with relative positions",
     "mlp_tokens.": "an MLP-Mixer",
     "conv_dw.": "a convolutional network",
     "layer1.0.conv1.": "a ResNet with batch norms; BiT has GroupNorm and standardised filters",
+    "patch_embed.projection.": "a ViT of MMPretrain, whose names no layout here has",
+    "layers.0.self_attn.in_proj_": "built of torch's nn.TransformerEncoder, whose names no layout here has",
     "transformer.layers.0.0.fn": "a ViT of vit-pytorch, whose names no layout here has",
     "transformer.layers.0.0.to_qkv": "a ViT of vit-pytorch, whose names no layout here has",
 }
@@ -47,16 +61,21 @@ def name_file(start: bytes) -> str | None:
     """Say what a file is by its first bytes."""
     if start[4:8] == b"TFL3":
         return "a model of TensorFlow Lite. Take the checkpoint that it was made from"
+    if start[257:262] == b"ustar":
+        return f"a tar archive. {UNPACK}"
+    if start[:1] in (b"\x81", b"\x82", b"\x83") and 0xA0 <= start[1] < 0xC0:  # a small map whose first key is a text
+        return "a file of Flax (msgpack). Take the .npz, safetensors or .pth of the same model"
     return next((what for magic, what in KINDS.items() if start.startswith(magic)), None)
 
 
 def name_zip(members: Iterable[str]) -> str | None:
     """Say what a zip archive is where it is none of weights."""
     held = {name.rpartition("/")[2] for name in members}
-    return next((what for member, what in ZIPPED.items() if member in held), None)
+    packed = f"a zip archive of files. {UNPACK}" if any(name.endswith(PACKED) for name in held) else None
+    return next((what for member, what in ZIPPED.items() if member in held), packed)
 
 
 def name_model(names: Iterable[str], known: Mapping[str, str]) -> str | None:
     """Say which known model has tensors of these names."""
-    names = list(names)
+    names = [name for name in names if ".last_layer." not in name]  # of DINO's head, which has weight norm
     return next((what for mark, what in known.items() if any(mark in name for name in names)), None)

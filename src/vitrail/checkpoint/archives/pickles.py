@@ -13,6 +13,7 @@ MOST_OPCODES = 2_000_000
 MOST_AXES = 64  # of a tensor, as torch has it
 LONGEST_WORD = 1000  # signs of a name, of a storage's key, of a device
 LARGEST_NUMBER = 2**63  # of a side, a step, an offset, a length
+UNTYPED = "torch._utils._rebuild_tensor_v3"  # of numbers that have no storage of their own kind, such as float8
 REBUILDS = ("torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor")
 PARAMETERS = ("torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state")
 TYPED = "torch._tensor._rebuild_from_type_v2"  # of a tensor's subclass
@@ -103,9 +104,11 @@ class _Machine:
                 pass
             case "NONE" | "NEWTRUE" | "NEWFALSE":
                 push({"NEWTRUE": True, "NEWFALSE": False}.get(opcode))
-            case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT" | "BINUNICODE" | "SHORT_BINUNICODE":
+            case "BININT" | "BININT1" | "BININT2" | "LONG1" | "LONG4" | "BINFLOAT":
                 push(argument)
-            case "SHORT_BINSTRING" | "BINSTRING" | "SHORT_BINBYTES" | "BINBYTES":
+            case "SHORT_BINUNICODE" | "BINUNICODE" | "BINUNICODE8" | "SHORT_BINSTRING" | "BINSTRING":
+                push(argument)
+            case "SHORT_BINBYTES" | "BINBYTES" | "BINBYTES8" | "BYTEARRAY8":
                 push(argument)
             case "BINPUT" | "LONG_BINPUT":
                 self.memo[argument] = self.top()
@@ -234,6 +237,9 @@ def _called(name: str, arguments: tuple[Any, ...]) -> Any:  # noqa: ANN401
         if isinstance(storage, Storage) and _wholes((offset,)) and _wholes(size) and _wholes(stride, len(size)):
             return TensorRecord(storage, offset, tuple(size), tuple(stride))
         raise Refused("a tensor that is put together otherwise than torch does")
+    if name == UNTYPED and len(arguments) > 6 and isinstance(arguments[0], Storage):
+        kind = arguments[6].name.rpartition(".")[2] if isinstance(arguments[6], Global) else "unknown numbers"
+        return TensorRecord(arguments[0]._replace(kind=kind), 0, (), ())
     if name in PARAMETERS and arguments and isinstance(arguments[0], TensorRecord):
         return arguments[0]
     if name == "torch.Size" and len(arguments) == 1 and _wholes(arguments[0]):

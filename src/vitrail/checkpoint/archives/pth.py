@@ -17,7 +17,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.checkpoint.archives.base import CODES, DAMAGE, Archive, Entry, check_count, damaged, read_at, read_member
+from vitrail.checkpoint.archives.base import (
+    CODES,
+    DAMAGE,
+    Archive,
+    Entry,
+    check_count,
+    damaged,
+    read_at,
+    read_member,
+    unwrapped,
+)
 from vitrail.checkpoint.archives.pickles import Opaque, Refused, Storage, TensorRecord, follow
 from vitrail.checkpoint.archives.unwrap import unwrap
 from vitrail.errors import CheckpointError, shortened
@@ -66,8 +76,9 @@ class PthArchive(Archive):
                 document, self._spans = _look_at_zip(path, self._zip)
             else:
                 document, self._spans = _look_at_legacy(path, file)
-            self._tensors, strangers = unwrap(path, document)
-            check_count(path, len(self._tensors))
+            tensors, strangers = unwrap(path, document)
+            check_count(path, len(tensors))
+            self._tensors = unwrapped(tensors)
             for name, record in self._tensors.items():
                 _check(path, name, record, self._spans)
             total = sum(prod(record.size) * _itemsize(record.storage) for record in self._tensors.values())

@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 from torch import Tensor
 
-from vitrail.checkpoint.archives.base import Archive, SafeArchive, damaged
+from vitrail.checkpoint.archives.base import Archive, SafeArchive, damaged, unwrapped
 from vitrail.checkpoint.archives.pth import PthArchive, is_pickle
 from vitrail.errors import CheckpointError
 from vitrail.files import open_regular, parse_json
@@ -19,7 +19,7 @@ class ShardedArchive(Archive):
     """Several files with an index that says which holds which tensor."""
 
     def __init__(self, index: Path, file: BinaryIO) -> None:
-        shard_of, shards = _read_index(index, file), dict[str, Archive]()
+        shard_of, shards = unwrapped(_read_index(index, file)), dict[str, Archive]()
         with ExitStack() as opened:
             for shard in sorted(set(shard_of.values())):
                 path = index.parent / shard

@@ -20,7 +20,9 @@ LONGEST = 1_000  # of a name
 
 def unwrap(path: Path, loaded: object) -> tuple[Tensors, tuple[str, ...]]:
     """Find the weights in what was saved; give them by name, and the names of what lies beside them."""
-    found = _Search().find(loaded, DEEPEST)
+    listed = enumerate(loaded) if isinstance(loaded, list | tuple) else ()  # as (model.state_dict(), epoch)
+    numbered = {f"[{index}]": part for index, part in listed if isinstance(part, dict | Opaque)}
+    found = _Search().find(numbered or loaded, DEEPEST)
     if found is not None:
         return found
     parts = [loaded, *(loaded.values() if isinstance(loaded, dict) else ())]
@@ -48,24 +50,29 @@ class _Search:
             return None
         self.seen.add(id(value))
         tensors = {name: part for name, part in self.look(held) if isinstance(part, TensorRecord)}
-        if len(tensors) < 2:
-            named = [name for name in WRAPPERS if name in held]
-            for name in named:
-                if (found := self.find(held[name], depth - 1)) is not None:
-                    return found[0], (*(str(other) for other in held if other != name), *found[1])
-            others = [
-                (name, self.find(held[name], depth - 1)) for name in held if isinstance(name, str) and name not in named
-            ]
-            several = [(name, found) for name, found in others if found is not None]
-            if len(several) == 1:
-                name, (weights, beside) = several[0]
-                return weights, (*(str(other) for other in held if other != name), *beside)
+        inside = self.inside(held, depth - 1)
+        if inside is not None and len(inside[0]) > len(tensors):  # beside a metric or a seed, say
+            return inside
         if not tensors or not all(isinstance(name, str) for name in tensors):
             return None
         beside = {name: part for name, part in held.items() if name not in tensors}
         if odd := next((part for part in beside.values() if isinstance(part, Opaque) and part.is_tensor), None):
             raise Refused(odd.name)
         return tensors, tuple(map(str, beside))
+
+    def inside(self, held: dict[Any, Any], depth: int) -> tuple[Tensors, tuple[str, ...]] | None:
+        """Find weights one level down: under the names that trainers give, best first, or by far the most there."""
+        named = [name for name in WRAPPERS if name in held]
+        for name in named:
+            if (found := self.find(held[name], depth)) is not None:
+                return found[0], (*(str(other) for other in held if other != name), *found[1])
+        others = [(name, self.find(held[name], depth)) for name in held if isinstance(name, str) and name not in named]
+        several = [(name, found) for name, found in others if found is not None]
+        several.sort(key=lambda each: -len(each[1][0]))
+        if not several or (len(several) > 1 and len(several[0][1][0]) <= 2 * len(several[1][1][0])):
+            return None  # two models, of which nothing says the one
+        name, (weights, beside) = several[0]
+        return weights, (*(str(other) for other in held if other != name), *beside)
 
     def look(self, held: dict[Any, Any]) -> Iterator[tuple[Any, Any]]:
         """Go through a dictionary, within the bounds."""

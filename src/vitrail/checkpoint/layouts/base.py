@@ -1,5 +1,6 @@
 """What a layout is: the names and axes that a library gives to the weights of a model."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -12,8 +13,7 @@ from vitrail.config import ModelConfig, Resampling
 from vitrail.files import parse_json
 
 NOTE = "vitrail"  # the name of the note that a safetensors file of ours carries
-# Heads that people put beside a library's own: no part of the encoder, and left out.
-OTHER_HEADS = ("fc.", "classifier.", "mlp_head.", "projection_head.", "projector.", "arcface.")
+AVERAGED = {"ema", "teacher"}
 Dialect = Mapping[str, Any]  # what a layout leaves open, as one file has it; plain enough for JSON
 
 
@@ -57,6 +57,7 @@ class Holds:
 
     families: tuple[str, ...] = ("vit",)
     activations: tuple[str, ...] = ("gelu",)
+    documented: tuple[str, ...] = ()  # activations that the document in a folder can say
     epsilon: float | None = 1e-6  # None: any
     poolings: tuple[str, ...] = ("token",)
     hidden: str = "yes"  # yes, no, or headless: only where there is no classifier after it
@@ -83,10 +84,13 @@ class Layout:
 
 
 def common_prefix(entries: Mapping[str, Entry], anchor: str) -> str | None:
-    """Find what stands before a name that every file of a layout has; the shortest where several do."""
+    """Find what stands before a name that every file of a layout has.
+
+    Of several models it is an average's or a teacher's, as of a trainer's checkpoint, or the one of the shortest.
+    """
     found = [name.removesuffix(anchor) for name in entries if name.endswith(anchor)]
     found = [prefix for prefix in found if prefix == "" or prefix[-1] in "./"]
-    return min(found, key=len) if found else None
+    return min(found, key=lambda prefix: (not AVERAGED & {*re.split(r"[._]", prefix)}, len(prefix)), default=None)
 
 
 def read_note(documents: Mapping[str, Any]) -> Mapping[str, Any]:

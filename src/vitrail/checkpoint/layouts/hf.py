@@ -8,7 +8,7 @@ from vitrail.checkpoint.adapt import Request
 from vitrail.checkpoint.archives.base import Headers
 from vitrail.checkpoint.layouts.base import Dialect, Found, Holds, Layout, Row, common_prefix
 from vitrail.checkpoint.layouts.codecs import TorchNames, vit_rows
-from vitrail.checkpoint.layouts.inference import file_grid, find_head, find_heads, read_activation
+from vitrail.checkpoint.layouts.inference import DOUBT, file_grid, find_head, find_heads, is_last, read_activation
 from vitrail.config import LearnedPositions, ModelConfig, PatchStem, ViTConfig, as_size
 from vitrail.errors import CheckpointError
 
@@ -50,6 +50,7 @@ NAMES = {"written": WRITTEN, "modules": MODULES}
 PRETRAINING = ("decoder.", "embeddings.mask_token")
 STRANGERS = {
     "distillation_token": "a distillation token",
+    "detection_tokens": "detection tokens, as YOLOS",
     "register_tokens": "register tokens",
     "lambda": "layer scale",
     "relative_position": "relative positions",
@@ -62,6 +63,8 @@ def infer(headers: Headers, hints: Request, documents: Mapping[str, Any]) -> Fou
     kind = said.get("model_type", "vit")
     if kind not in MODEL_TYPES:
         raise CheckpointError(f"config.json is of a {kind!r} model; expected one of {', '.join(MODEL_TYPES)}.")
+    headers.refuse(STRANGERS, "which transformers' ViT lacks")
+    headers.shape(WRITTEN.token, 3)
     spoken = next((word for word, names in NAMES.items() if f"{names.layer}0.{names.qkv[0]}weight" in headers), None)
     if spoken is None:
         raise CheckpointError(
@@ -69,7 +72,6 @@ def infer(headers: Headers, hints: Request, documents: Mapping[str, Any]) -> Fou
             "and others like it."
         )
     names, left_out = NAMES[spoken], headers.take(*PRETRAINING)
-    headers.refuse(STRANGERS, "which transformers' ViT lacks")
     width, channels, patch = headers.patches(f"{names.patches}.weight")
     stem = PatchStem(patch=patch)
     mlp_width = headers.shape(f"{names.layer}0.{names.expand}.weight", 2)[0]
@@ -83,11 +85,14 @@ def infer(headers: Headers, hints: Request, documents: Mapping[str, Any]) -> Fou
     if head is not None and pooler in headers and not said:
         head, doubt = None, "a classifier beside a pooler: which of them it reads is not said, so both are left out"
         notes, left_out = (*notes, doubt), left_out + headers.take("pooler.")
+    outside = {f"{head}.{part}" for part in ("weight", "bias")}
+    if head and not is_last(headers, head, tuple(name for name in headers.outside if name not in outside), names.table):
+        head, notes = None, (*notes, DOUBT)
     if head is not None:  # early files have a pooler beside the classifier, which does not read it
         left_out += headers.take("pooler.")
     if pooler in headers and said.get("pooler_act", "tanh") != "tanh":
         raise CheckpointError(f"the pooler's activation must be tanh; config.json says {said['pooler_act']!r}.")
-    outside = {f"{head}.{part}" for part in ("weight", "bias")}
+    outside = outside if head else set[str]()
     config = ViTConfig(
         stem=stem,
         depth=shape[0],

@@ -6,12 +6,13 @@ from math import isqrt
 from typing import Any
 
 from vitrail.checkpoint.adapt import Request
-from vitrail.checkpoint.archives.base import Shape
+from vitrail.checkpoint.archives.base import Headers, Shape
 from vitrail.checkpoint.layouts.base import read_note
 from vitrail.config import Grid, Stem, as_size
 from vitrail.config.zoo import SHAPES
 from vitrail.errors import CheckpointError
 
+DOUBT = "layers beside the classifier that may answer in its place: which of them does is not said, so all are left out"
 # Heads of the published models by depth, width and MLP width: the paper's, and those that timm has beside them.
 PUBLISHED = {shape[:3]: shape.heads for letter, shape in SHAPES.items() if letter != "b"} | {
     (6, 64, 192): 2,  # timm's test_vit, test_vit2, test_vit3 and test_vit4
@@ -66,6 +67,41 @@ def find_head(shapes: Mapping[str, Shape], prefixes: tuple[str, ...], inward: in
     weight, bias = held[f"{name}.weight"], held[f"{name}.bias"]
     other = weight[1] not in (0, inward) and bias == weight[:1]  # of features that are not the encoder's alone
     return (None, set(held)) if other else (name, set())
+
+
+def take_beside(headers: Headers, own: tuple[str, ...]) -> tuple[str, ...]:
+    """Take away the layers that somebody put beside an encoder's own parts: linear ones and norms, whatever their name.
+
+    What has more axes, or attention in it, may be a part of the encoder, and stays to be refused.
+    """
+    groups: dict[str, list[str]] = {}
+    for name in headers.shapes:
+        first, dot, _ = name.partition(".")
+        if dot and not name.startswith(own):
+            groups.setdefault(f"{first}.", []).append(name)
+    plain = [
+        first
+        for first, names in groups.items()
+        if all(len(headers.shapes[name]) <= 2 and "attn" not in name and "attention" not in name for name in names)
+    ]
+    return headers.take(*plain) if plain else ()
+
+
+def is_last(headers: Headers, head: str | None, left_out: tuple[str, ...], table: str) -> bool:
+    """Tell whether no layer that is left out could answer in the place of this classifier.
+
+    Such a layer reads what the classifier reads, or its classes. Other models in the file, each with a `table` of
+    positions, are no part of this one.
+    """
+    shape = headers.everything.get(f"{head}.weight", ())
+    twins = {name.removesuffix(table) for name in headers.everything if name.endswith(table)} - {headers.prefix}
+    for name in left_out:
+        each = headers.everything.get(name, ())
+        if len(each) == 2 and each[1] in shape:
+            cuts = [0, *(place + 1 for place, sign in enumerate(name) if sign == ".")]
+            if not any(name[:cut] in twins and name[cut:] in headers.shapes for cut in cuts):
+                return False
+    return True
 
 
 def read_activation(said: Mapping[str, Any], name: str, known: Mapping[str, str]) -> Any:  # noqa: ANN401

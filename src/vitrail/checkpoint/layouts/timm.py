@@ -8,7 +8,6 @@ from typing import Any
 from vitrail.checkpoint.adapt import Request
 from vitrail.checkpoint.archives.base import Entry, Headers
 from vitrail.checkpoint.layouts.base import (
-    OTHER_HEADS,
     Dialect,
     Found,
     Holds,
@@ -19,13 +18,16 @@ from vitrail.checkpoint.layouts.base import (
 )
 from vitrail.checkpoint.layouts.codecs import POINT, SAME, TorchNames, pair, resnet_parts, vit_rows
 from vitrail.checkpoint.layouts.inference import (
+    DOUBT,
     file_grid,
     find_head,
     find_heads,
+    is_last,
     is_square,
     noted,
     noted_grid,
     read_activation,
+    take_beside,
 )
 from vitrail.config import BiTConfig, HybridStem, LearnedPositions, ModelConfig, PatchStem, Stem, ViTConfig
 from vitrail.errors import CheckpointError
@@ -71,6 +73,8 @@ STRANGERS = {
     "mlp.w12.": "a gated MLP",
     "running_mean": "batch norms",
 }
+# What stands in a ViT of timm before the first dot; other layers there were put beside it.
+OWN = ("patch_embed.", "blocks.", "norm.", "head.", "pre_logits.", *(mark for mark in STRANGERS if mark[-1] == "."))
 # MAE's decoder and mask, DINO's projection head: of pre-training alone.
 PRETRAINING = ("mask_token", "decoder_", "head.mlp.", "head.last_layer.")
 
@@ -86,13 +90,17 @@ def recognize(entries: Mapping[str, Entry]) -> str | None:
 
 def infer(headers: Headers, hints: Request, documents: Mapping[str, Any]) -> Found:
     """Read the configuration off names and shapes; what they leave open is as timm's models of this kind have it."""
-    left_out = headers.take(*PRETRAINING, *OTHER_HEADS)
-    vit = "patch_embed.proj.weight" in headers
-    head, strange = _head(headers) if vit else (None, set())
-    left_out += headers.take(*strange)
+    left_out, notes = headers.take(*PRETRAINING), ()
+    vit, head = "patch_embed.proj.weight" in headers, None
+    if vit:
+        left_out += take_beside(headers, OWN)
+        head, strange = _head(headers)
+        left_out += headers.take(*strange)
+        if head and not is_last(headers, headers.prefix + head, (*left_out, *headers.outside), NAMES.table):
+            left_out, head, notes = left_out + headers.take(f"{head}."), None, (DOUBT,)
     headers.refuse(STRANGERS, "which the paper's ViT and BiT do not have")
     found = _infer_vit(headers, hints, documents, head) if vit else _infer_bit(headers, hints)
-    return replace(found, left_out=(*left_out, *headers.outside))
+    return replace(found, inferred=(*found.inferred, *notes), left_out=(*left_out, *headers.outside))
 
 
 def rows(config: ModelConfig, dialect: Dialect) -> Iterator[Row]:
@@ -235,6 +243,7 @@ LAYOUT = Layout(
     dialect=lambda config: {"prefix": "", "folded": False, "hidden": None, "head": NAMES.head},
     holds=Holds(
         families=("vit", "hybrid", "bit"),
+        documented=("gelu-tanh", "relu"),
         poolings=("token", "mean"),
         hidden="no",
         layer_scale=True,

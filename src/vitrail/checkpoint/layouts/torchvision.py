@@ -6,14 +6,24 @@ from typing import Any
 
 from vitrail.checkpoint.adapt import Request
 from vitrail.checkpoint.archives.base import Headers
-from vitrail.checkpoint.layouts.base import OTHER_HEADS, Dialect, Found, Holds, Layout, Row, common_prefix, read_note
+from vitrail.checkpoint.layouts.base import Dialect, Found, Holds, Layout, Row, common_prefix, read_note
 from vitrail.checkpoint.layouts.codecs import TorchNames, vit_rows
-from vitrail.checkpoint.layouts.inference import file_grid, find_head, find_heads, noted, noted_grid
+from vitrail.checkpoint.layouts.inference import (
+    DOUBT,
+    file_grid,
+    find_head,
+    find_heads,
+    is_last,
+    noted,
+    noted_grid,
+    take_beside,
+)
 from vitrail.config import LearnedPositions, ModelConfig, PatchStem, ViTConfig
 from vitrail.errors import CheckpointError
 
 LAYER = "encoder.layers.encoder_layer_"
 NUMERICS = "GELU in its exact form and epsilon 1e-6, as torchvision's ViTs have"
+OWN = ("conv_proj.", "encoder.", "heads.")  # what stands before the first dot; other layers there were put beside it
 # The MLP's two layers, of today and of before version 0.13.
 MLPS = {"mlp.0": "mlp.3", "mlp.linear_1": "mlp.linear_2"}
 NAMES = TorchNames(
@@ -47,11 +57,13 @@ def infer(headers: Headers, hints: Request, documents: Mapping[str, Any]) -> Fou
     first = next((name for name in MLPS if f"{LAYER}0.{name}.weight" in headers), "mlp.0")
     shape = headers.count(LAYER, "layer", end="."), width, headers.shape(f"{LAYER}0.{first}.weight", 2)[0]
     heads, notes = find_heads(shape, hints, documents)
-    left_out = headers.take(*OTHER_HEADS)
+    left_out = take_beside(headers, OWN)
     hidden = headers.rows("heads.pre_logits.weight")
     after = {name: each for name, each in headers.shapes.items() if not name.startswith("heads.pre_logits.")}
     head, strange = find_head(after, ("heads.",), hidden or width)
     left_out += headers.take(*strange)
+    if head and not is_last(headers, headers.prefix + head, (*left_out, *headers.outside), NAMES.table):
+        left_out, head, notes = left_out + headers.take(f"{head}."), None, (*notes, DOUBT)
     config = ViTConfig(
         stem=stem,
         depth=shape[0],
