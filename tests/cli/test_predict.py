@@ -124,7 +124,7 @@ def test_what_cannot_be_is_refused_before_anything_is_computed(
     assert "has none" in refused(capsys, run, tmp_path)
     assert "ends in .npy or .parquet" in refused(capsys, run, photos, "--embed", tmp_path / "f.txt")
     assert "create its folder first" in refused(capsys, run, photos, "--csv", tmp_path / "no" / "f.csv")
-    assert "no plain file" in refused(capsys, run, photos, "--csv", tmp_path)
+    assert "is a folder" in refused(capsys, run, photos, "--csv", tmp_path)
     assert "no plain file" in refused(capsys, run, photos, "--csv", "/dev/null")
     assert "standard output" in refused(capsys, run, photos, "--csv", "-", "--json")
     assert "no classifier" in refused(capsys, home / "none", photos)

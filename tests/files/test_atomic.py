@@ -87,6 +87,16 @@ def test_what_the_disk_refuses_is_explained(tmp_path: Path, monkeypatch: pytest.
     assert names(tmp_path) == ["file"]
 
 
+def test_what_is_no_plain_file_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")  # as a device, for root
+    (tmp_path / "link").symlink_to("pipe")
+    for name in ("pipe", "link"):
+        with pytest.raises(CheckpointError, match="no plain file"):
+            write_bytes(tmp_path / name, b"x")
+    assert (tmp_path / "pipe").is_fifo()
+    assert names(tmp_path) == ["link", "pipe"]
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_may_not_be_written_is_named(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)

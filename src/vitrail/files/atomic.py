@@ -64,8 +64,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     path = Path(os.path.realpath(path))
     temporary = _beside(path)
     with writing(path):
-        if path.is_dir():
-            raise CheckpointError(f"expected the path of a file to write; {path} is a folder. Give a name inside it.")
+        _check_plain(path)
         try:
             yield temporary
             sync(temporary)
@@ -76,11 +75,18 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             raise
 
 
+def _check_plain(path: Path) -> None:
+    """Refuse to write in place of what is no plain file: a folder, or a device, which would be gone for everybody."""
+    if path.is_dir():
+        raise CheckpointError(f"expected the path of a file to write; {path} is a folder. Give a name inside it.")
+    if path.exists() and not path.is_file():
+        raise CheckpointError(f"expected the path of a file to write; {path} is no plain file. Choose another name.")
+
+
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Refuse a path where no file can be written, before the work whose result goes there."""
     path = Path(os.path.realpath(path))
-    if path.exists() and not path.is_file():
-        raise CheckpointError(f"expected the path of a file to write; {path} is no plain file. Choose another name.")
+    _check_plain(path)
     with writing(path):
         temporary = _beside(path)
         temporary.touch()

@@ -65,7 +65,9 @@ class Task:
 def foresee_model(task: Task) -> ModelConfig:
     """Say what model a run trains; no weights are made or copied."""
     labels = isinstance(task.training.objective, Labels)
-    changes = model_changes(task, task.training, len(training_split(task.splits).class_names) if labels else None)
+    changes = model_changes(
+        task, task.training, len(training_split(task.splits).class_names) or None if labels else None
+    )
     return parse(task.model, changes) if task.start is None else task.start.configure(**changes)
 
 
