@@ -35,7 +35,7 @@ from vitrail.files.tables import write_table
 Dice = random.Random
 MEMORY = 1 << 30  # bytes beyond what the child begins with
 SECONDS = 60  # of the clock, on a machine that others use too
-LONGEST = 6000  # signs of a message
+LONGEST = 2100  # signs of a message
 WEIGHTS = ("npz", "safetensors", "pth", "pth-old", "sharded", "hf", "run")
 SOURCES = ("folder", "csv", "tsv", "jsonl", "parquet", "tar", "idx", "idx-gz", "packed")
 TARGETS = {
@@ -217,7 +217,7 @@ def _json(data: bytes, dice: Dice) -> bytes:
             lines[place] = json.dumps(_alter(json.loads(lines[place]), dice)).encode()
             return b"\n".join(lines)
         return json.dumps(_alter(json.loads(data), dice)).encode()
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, RecursionError):
         return _flip(data, dice)
 
 

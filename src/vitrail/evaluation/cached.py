@@ -6,7 +6,6 @@ label: a pass that is interrupted resumes where it was, and the row of an image 
 
 import json
 import time
-import zipfile
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from vitrail.config import encode
 from vitrail.data.source import Source, Subset, check_limit
 from vitrail.data.splits import content_hashes
 from vitrail.errors import CheckpointError, DataError
-from vitrail.files import cache_folder, fingerprint_of, replacing, writing
+from vitrail.files import cache_folder, fingerprint_of, read_arrays, replacing, writing
 from vitrail.models import Model, eval_mode
 from vitrail.runtime.inference import InferenceOptions, OutputFunction, Outputs, compute_outputs, join_outputs
 
@@ -121,12 +120,11 @@ class _OutputCache:
 
     def _read(self, number: int) -> dict[str, NDArray[Any]] | None:
         try:
-            with self._path(number).open("rb") as file:  # numpy leaves one of its own open where it is damaged
-                arrays = dict(np.load(file, allow_pickle=False))
-        except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile):
+            arrays = read_arrays(self._path(number))
+        except (OSError, ValueError):
             return None
-        lengths = {len(array) for array in arrays.values()}
-        whole = {"samples", "hashes"} <= arrays.keys() and len(lengths) == 1 and lengths != {0}
+        lengths = {array.shape[:1] for array in arrays.values()}
+        whole = {"samples", "hashes"} <= arrays.keys() and len(lengths) == 1 and lengths.isdisjoint({(0,), ()})
         return arrays if whole else None
 
     def _path(self, number: int) -> Path:

@@ -4,10 +4,12 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from vitrail.errors import CheckpointError
 
@@ -74,6 +76,15 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         except BaseException:  # Ctrl-C too
             temporary.unlink(missing_ok=True)
             raise
+
+
+def open_lock(path: Path) -> IO[bytes]:
+    """Open a file to lock it, made where it is not there; anything but a plain one is an OSError, at once."""
+    number = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0), 0o666)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, "it is no plain file", os.fspath(path))
+    return os.fdopen(number, "r+b")
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:

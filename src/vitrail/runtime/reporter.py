@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.cells import cell_len as cell_len, set_cell_size
 
-from vitrail.errors import harmless as harmless
+from vitrail.errors import harmless as harmless, one_line
 
 PAUSE = 2.0  # seconds between plain lines of a run that goes fast
 LIVE = 0.2  # seconds between two drawings of a live line
@@ -91,11 +91,6 @@ def _reporter(*, quiet: bool) -> Iterator[Reporter]:
             yield _Bar(bar)
     else:
         yield _Lines()
-
-
-def one_line(text: str) -> str:
-    """Give a harmless text without line breaks."""
-    return harmless(text.replace("\n", "\\n"))
 
 
 def fit(text: str, width: int) -> str:

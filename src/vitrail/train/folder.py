@@ -38,8 +38,9 @@ from vitrail.data.source import Source, Subset
 from vitrail.data.sources.remote import RemoteShards
 from vitrail.data.splits import content_hashes
 from vitrail.errors import CheckpointError, ConfigError, VitrailError
-from vitrail.files import fingerprint_of, new_folder, verify_sums, write_sums, writing
-from vitrail.files.atomic import HINTS, sync
+from vitrail.files import fingerprint_of, new_folder, read_regular, verify_sums, write_sums, writing
+from vitrail.files.atomic import HINTS, open_lock, sync
+from vitrail.files.reading import LARGEST_DOCUMENT, read_json_lines
 from vitrail.runtime.reporter import Reporter
 from vitrail.train.loop import Plan
 from vitrail.train.state import State
@@ -155,7 +156,7 @@ def run_lock(out: Path, report: Reporter) -> Iterator[None]:
     """Have the folder for this process, which removes what killed ones left; refuses one where a run goes on."""
     with ExitStack() as stack:
         with writing(out):
-            file = stack.enter_context((out / LOCK).open("a"))
+            file = stack.enter_context(open_lock(out / LOCK))
             patience, words = time.monotonic() + PATIENCE, f"another process trains in {out}"
             if not (free := lock(file)):
                 report.note(f"{words}: waiting for it to end")
@@ -170,7 +171,7 @@ def run_lock(out: Path, report: Reporter) -> Iterator[None]:
         yield
 
 
-def lock(file: IO[str]) -> bool:
+def lock(file: IO[bytes]) -> bool:
     """Lock a file until it is closed or the process ends, however it ends; tells whether nobody else has."""
     try:
         import fcntl
@@ -288,6 +289,14 @@ def read_into(state: State, path: Path) -> dict[str, Any]:
     return document
 
 
+def read_log(run: Path) -> list[dict[str, Any]]:
+    """Read the log of a run, without lines that are damaged; nothing where there is none."""
+    try:
+        return read_json_lines(run / LOG)
+    except (OSError, ValueError):
+        return []
+
+
 class Journal:
     """Appends lines; a run that goes on from a checkpoint goes on from the lines of that time."""
 
@@ -313,7 +322,7 @@ class Journal:
         missing = max(size - self.size, 0)
         with writing(self.path):
             if missing and self.size:
-                held = self.path.read_bytes()
+                held = read_regular(self.path, most=LARGEST_DOCUMENT)
                 size = held.rfind(b"\n") + 1  # half a line would spoil the next
             if self.size > size:
                 os.truncate(self.path, size)

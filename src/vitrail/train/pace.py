@@ -1,6 +1,5 @@
 """How many steps fit into a time: measured in a short trial, before the run begins; `Tempo` then keeps to the time."""
 
-import json
 import math
 import statistics
 import tempfile
@@ -15,7 +14,7 @@ from vitrail.config.recipes import adjust
 from vitrail.errors import ConfigError
 from vitrail.runtime.reporter import SILENT
 from vitrail.train.chores import ANSWER
-from vitrail.train.folder import LOG
+from vitrail.train.folder import read_log
 from vitrail.train.prepare import TIMES, Probe
 from vitrail.train.run import run
 from vitrail.train.task import Task, training_split
@@ -72,7 +71,7 @@ def _trial(task: Task, probe: Probe | None = None, limit: float = math.inf) -> t
             return record["kind"] == "train" and record["step"] >= LEAST and time.monotonic() - start > limit
 
         run(trial, SILENT, probe, [ends])
-        lines = [json.loads(line) for line in (out / LOG).read_text().splitlines()]
+        lines = read_log(out)
     paces = [line["time"]["images_per_second"] for line in lines if line["kind"] == "train"]
     probes = [line["time"]["seconds"] for line in lines if line["kind"] == "probe"]
     return batch / statistics.median(paces[1:][-COUNTED:]), max(probes, default=0.0)

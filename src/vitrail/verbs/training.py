@@ -1,7 +1,6 @@
 """`vitrail.finetune` and `vitrail.pretrain`: the two recipes of the paper, on one loop."""
 
 import inspect
-import json
 import os
 import tempfile
 import time
@@ -24,7 +23,7 @@ from vitrail.models import Model
 from vitrail.runtime.machine import is_main_process, keep_memory
 from vitrail.runtime.reporter import harmless, reporting
 from vitrail.train.choice import choose_recipe, choose_start, describe_small
-from vitrail.train.folder import LOG
+from vitrail.train.folder import read_log
 from vitrail.train.pace import steps_within
 from vitrail.train.prepare import Probe
 from vitrail.train.request import TrainRequest, make_task, read_request
@@ -215,8 +214,7 @@ def _train(
 
 
 def _ended(outcome: Outcome, task: Task, *, kept: bool) -> Run:
-    log = outcome.out / LOG
-    history = tuple(json.loads(line) for line in log.read_text().splitlines()) if log.is_file() else ()
+    history = tuple(read_log(outcome.out))
     held = load(outcome.out) if outcome.step > 0 and not kept and is_main_process() else None
     if held is not None:
         held.trained_on = remember(task)

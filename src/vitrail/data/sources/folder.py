@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vitrail.data.decode import SUFFIXES, ImageError, Pixels
 from vitrail.data.source import Names, Source
 from vitrail.errors import WITHOUT_LABELS, DataError, VitrailError
-from vitrail.files import cache_folder, fingerprint_of, open_regular, read_regular, replacing
+from vitrail.files import cache_folder, fingerprint_of, read_arrays, read_regular, replacing
 
 SPLITS = {"train": "train", "val": "val", "validation": "val", "test": "test"}
 LARGEST = 512 << 20  # bytes of an image file
@@ -265,9 +265,9 @@ def _remember(path: Path, index: Index) -> None:
 
 def _recall(root: Path, path: Path) -> Index | None:
     try:
-        with open_regular(path) as opened, np.load(opened, allow_pickle=False) as file:
-            (version, ignored, *lengths), labels, changed = file["numbers"].tolist(), file["labels"], file["changed"]
-            texts = file["texts"].tobytes().decode("utf-8", "surrogateescape").split("\0")
+        file = read_arrays(path)
+        (version, ignored, *lengths), labels, changed = file["numbers"].tolist(), file["labels"], file["changed"]
+        texts = file["texts"].tobytes().decode("utf-8", "surrogateescape").split("\0")
         ends = [sum(lengths[: part + 1]) for part in range(5)]
         names, class_names, folders, ignored_names, problems = (
             texts[end - length : end] for end, length in zip(ends, lengths, strict=True)
