@@ -24,6 +24,10 @@ def test_what_would_drive_a_terminal_is_shown_as_its_number(text: str, shown: st
     harmless(text).encode()
 
 
+def test_a_message_is_one_line_whatever_it_quotes() -> None:
+    assert str(DataError("cannot read a\nerror: b.png")) == "cannot read a\\nerror: b.png"
+
+
 def test_a_long_message_keeps_both_of_its_ends() -> None:
     message = str(DataError("what was expected: " + "x" * 1_500_000 + ". What to do."))
     assert len(message) < LONGEST + 100

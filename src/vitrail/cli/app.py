@@ -20,7 +20,7 @@ from vitrail.cli.options import READERS
 from vitrail.cli.render import TRACEBACK, in_flags, same_again, say, show, show_bug, show_error
 from vitrail.config import read_model_settings
 from vitrail.config.given import check_usage
-from vitrail.errors import ConfigError, VitrailError
+from vitrail.errors import ConfigError, VitrailError, harmless
 from vitrail.runtime.reporter import reporting
 
 # Where each command is; two words are a command of a group.
@@ -137,13 +137,14 @@ def _in_our_words(program: Any, words: list[str]) -> list[str]:  # noqa: ANN401
         "--help"
     }
     found = words[: len(words) - len(rest)]
+    shown = str if "--" in words else harmless  # what is no option is told as it is; after --, it may be a file's name
     while rest:
         flag, equals, value = (word := SHORT.get(rest[0], rest[0])).partition("=")
         del rest[0]
         plain = f"--{flag[2:].replace('_', '-')}"
         ours = next((name for name in (plain, f"--{WORDS.get(plain[2:], '')}") if name in known), None)
         if "--set" not in known or not flag.startswith("--") or flag == "--" or ours is not None:
-            found.append(f"{ours or flag}{equals}{value}" if flag.startswith("--") else word)
+            found.append(f"{ours or shown(flag)}{equals}{value}" if flag.startswith("--") else word)
             continue
         if not equals:
             value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"

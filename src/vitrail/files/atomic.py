@@ -68,6 +68,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     with writing(path):
         if path.is_dir():
             raise CheckpointError(f"expected the path of a file to write; {path} is a folder. Give a name inside it.")
+        _check_plain(path)
         try:
             yield temporary
             sync(temporary)
@@ -78,24 +79,30 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             raise
 
 
-def open_lock(path: Path) -> IO[bytes]:
-    """Open a file to lock it, made where it is not there; anything but a plain one is an OSError, at once."""
-    number = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0), 0o666)
+def open_to_append(path: Path) -> IO[bytes]:
+    """Open a file to add to it, or to lock it, made where it is not there; anything but a plain one is an OSError."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_BINARY"))
+    number = os.open(path, flags, 0o666)
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
         raise OSError(errno.EINVAL, "it is no plain file", os.fspath(path))
-    return os.fdopen(number, "r+b")
+    return os.fdopen(number, "ab")
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Refuse a path where no file can be written, before the work whose result goes there."""
     path = Path(os.path.realpath(path))
-    if path.exists() and not path.is_file():
-        raise CheckpointError(f"expected the path of a file to write; {path} is no plain file. Choose another name.")
+    _check_plain(path)
     with writing(path):
         temporary = _beside(path)
         temporary.touch()
         temporary.unlink()
+
+
+def _check_plain(path: Path) -> None:
+    """Refuse to put a file in the place of anything but another: a link may lead to a device, or to a pipe."""
+    if path.exists() and not path.is_file():
+        raise CheckpointError(f"expected the path of a file to write; {path} is no plain file. Choose another name.")
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from numpy.lib import format as npy
 
 DEEPEST = 100  # levels of a JSON document
 LARGEST_DOCUMENT = 64 << 20  # bytes
+MARKS = (b"[", b"{", b":", b",")  # of JSON, between its values
 MOST_VALUES = 8_000_000  # of JSON: each takes up to 80 bytes of memory, and perhaps two of text
 LARGEST_HEADER = 1 << 16  # bytes of an array's
 # What is compressed is a little smaller than it was, pictures and weights above all: what says that it grows by more
@@ -82,13 +83,14 @@ def read_json(path: str | os.PathLike[str], *, most: int = LARGEST_DOCUMENT, dee
 
 
 def read_json_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Read the JSON objects of a file of lines, without what is damaged; an OSError or a ValueError says why not."""
-    text = read_regular(path, most=LARGEST_DOCUMENT)
-    _check_values(text)
+    """Read the JSON objects of a log, a line each, without lines that are damaged; none where it cannot be read."""
     found: list[Any] = []
-    for line in io.BytesIO(text):
-        with suppress(ValueError):
-            found.append(parse_json(line))
+    with suppress(OSError, ValueError):
+        text = read_regular(path, most=LARGEST_DOCUMENT)
+        _check_values(text)
+        for line in io.BytesIO(text):
+            with suppress(ValueError):
+                found.append(parse_json(line))
     return [item for item in found if isinstance(item, dict)]
 
 
@@ -136,8 +138,9 @@ def array_header(start: bytes) -> ArrayHeader:
 
 
 def _check_values(text: str | bytes) -> None:
-    marks: Any = ("[", "{", ":", ",") if isinstance(text, str) else (b"[", b"{", b":", b",")
-    if len(text) > MOST_VALUES and sum(map(text.count, marks)) > MOST_VALUES:
+    """Refuse JSON of more values than any document has, by the signs between them."""
+    marks = sum(text.count(mark) for mark in "[{:,") if isinstance(text, str) else sum(map(text.count, MARKS))
+    if marks > MOST_VALUES:
         raise ValueError(f"it holds more than {MOST_VALUES:,} values")
 
 

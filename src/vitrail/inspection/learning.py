@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.figures import Curve
-from vitrail.train import folder
+from vitrail.files import read_json_lines
+from vitrail.train.folder import LOG
 from vitrail.train.task import folder_of
 
 Records = Sequence[Mapping[str, Any]]
@@ -17,7 +18,7 @@ def read_log(checkpoint: Path | None) -> Records:
     """Read the log of a run, also beside one of its checkpoints; nothing where there is none, or a line is damaged."""
     if checkpoint is None:
         return ()
-    return [record for record in folder.read_log(folder_of(checkpoint)) if record.get("kind") in (*KINDS,)]
+    return [record for record in read_json_lines(folder_of(checkpoint) / LOG) if record.get("kind") in (*KINDS,)]
 
 
 def learning_panels(records: Records) -> list[tuple[str, list[Curve]]]:

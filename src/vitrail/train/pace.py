@@ -12,9 +12,10 @@ from typing import Any
 from vitrail.checkpoint.run_folder import BEGUN, read_document
 from vitrail.config.recipes import adjust
 from vitrail.errors import ConfigError
+from vitrail.files import read_json_lines
 from vitrail.runtime.reporter import SILENT
 from vitrail.train.chores import ANSWER
-from vitrail.train.folder import read_log
+from vitrail.train.folder import LOG
 from vitrail.train.prepare import TIMES, Probe
 from vitrail.train.run import run
 from vitrail.train.task import Task, training_split
@@ -71,7 +72,7 @@ def _trial(task: Task, probe: Probe | None = None, limit: float = math.inf) -> t
             return record["kind"] == "train" and record["step"] >= LEAST and time.monotonic() - start > limit
 
         run(trial, SILENT, probe, [ends])
-        lines = read_log(out)
+        lines = read_json_lines(out / LOG)
     paces = [line["time"]["images_per_second"] for line in lines if line["kind"] == "train"]
     probes = [line["time"]["seconds"] for line in lines if line["kind"] == "probe"]
     return batch / statistics.median(paces[1:][-COUNTED:]), max(probes, default=0.0)

@@ -18,12 +18,12 @@ from vitrail.config.recipes import adjust
 from vitrail.data.open import open_data
 from vitrail.errors import ConfigError, DataError, VitrailError
 from vitrail.evaluation.features import choose_sets, draw_sets, probe_features
-from vitrail.files import home_path
+from vitrail.files import home_path, read_json_lines
 from vitrail.models import Model
 from vitrail.runtime.machine import is_main_process, keep_memory
 from vitrail.runtime.reporter import harmless, reporting
 from vitrail.train.choice import choose_recipe, choose_start, describe_small
-from vitrail.train.folder import read_log
+from vitrail.train.folder import LOG
 from vitrail.train.pace import steps_within
 from vitrail.train.prepare import Probe
 from vitrail.train.request import TrainRequest, make_task, read_request
@@ -214,7 +214,7 @@ def _train(
 
 
 def _ended(outcome: Outcome, task: Task, *, kept: bool) -> Run:
-    history = tuple(read_log(outcome.out))
+    history = tuple(read_json_lines(outcome.out / LOG))
     held = load(outcome.out) if outcome.step > 0 and not kept and is_main_process() else None
     if held is not None:
         held.trained_on = remember(task)
