@@ -22,6 +22,7 @@ from vitrail.data.decode import ImageError, decode, with_channels
 from vitrail.data.levels import measure_levels
 from vitrail.data.open import open_data
 from vitrail.data.sources import table as tables
+from vitrail.data.sources.folder import FolderSource
 from vitrail.data.sources.packed import PackedSource, pack
 from vitrail.data.sources.table import TableSource
 from vitrail.data.sources.tar import TarSource
@@ -190,6 +191,21 @@ def test_a_folder_of_odd_files_is_read_without_waiting(tmp_path: Path) -> None:
     for name in ("x.csv", "x.tar", "x.parquet", "x.jsonl"):
         os.mkfifo(tmp_path / name)
         assert "no plain file" in refusal(tmp_path / name)
+
+
+def test_a_link_to_a_folder_above_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / "private.png").write_bytes(PNG.getvalue())
+    (tmp_path / "set" / "cat").mkdir(parents=True)
+    (tmp_path / "set" / "cat" / "a.png").write_bytes(PNG.getvalue())
+    (tmp_path / "set" / "cat" / "up").symlink_to("../..")
+    (tmp_path / "set" / "cat" / "root").symlink_to("/")
+    source = open_data(tmp_path / "set")["all"]
+    assert isinstance(source, FolderSource)
+    assert [source.name(index) for index in range(len(source))] == ["cat/a.png"]
+    assert sorted(source.problems) == [
+        (f"cat/{name}", "leads to a folder that this one is in") for name in ("root", "up")
+    ]
 
 
 def test_a_jpeg_of_many_scans_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ LARGEST = 512 << 20  # bytes of an image file
 NAMED = 20  # files that are no images, of which the names are kept; all are counted
 FORMAT = 3  # of the remembered list
 AGAIN = "leads to a folder that was read already"
+ABOVE = "leads to a folder that this one is in"
 
 
 @dataclass(frozen=True)
@@ -200,9 +201,13 @@ def _scan(root: Path) -> Index:
     seen: set[tuple[int, int]] = set()
     folders, links = deque([""]), deque[str]()
     ignored, ignored_names = 0, list[str]()
+    above = {str(place) for place in Path(os.path.realpath(root)).parents}
     while folders or links:
-        folder = folders.popleft() if folders else links.popleft()
+        linked, folder = not folders, (folders or links).popleft()
         path = os.path.join(root, folder)
+        if linked and os.path.realpath(path) in above:  # or all of a disk would be read
+            problems.append((folder, ABOVE))
+            continue
         try:
             found = os.stat(path)  # before it is read: what changes meanwhile is seen the next time
             if (found.st_dev, found.st_ino) in seen:
