@@ -4,7 +4,7 @@ What a message quotes comes from files and servers: a terminal is never driven b
 """
 
 WITHOUT_LABELS = "pre-training learns without labels: objective=masked-patch (or mae, next-pixel)."
-LONGEST = 2000  # signs of a message
+LONGEST = 1900  # signs of a message
 
 
 def harmless(text: str) -> str:
