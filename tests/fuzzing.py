@@ -35,9 +35,9 @@ from vitrail.files.tables import write_table
 Dice = random.Random
 MEMORY = 1 << 30  # bytes beyond what the child begins with
 SECONDS = 60  # of the clock, on a machine that others use too
-LONGEST = 6000  # signs of a message
+LONGEST = 2000  # signs of a message
 WEIGHTS = ("npz", "safetensors", "pth", "pth-old", "sharded", "hf", "run")
-SOURCES = ("folder", "csv", "tsv", "jsonl", "parquet", "tar", "idx", "idx-gz", "packed")
+SOURCES = ("folder", "csv", "tsv", "jsonl", "parquet", "tar", "idx", "idx-gz", "labels", "packed")
 TARGETS = {
     "npz": "weights.npz",
     "safetensors": "x.safetensors",
@@ -48,6 +48,7 @@ TARGETS = {
     "tsv": "table.tsv",
     "jsonl": "table.jsonl",
     "tar": "images.tar",
+    "labels": "labels.json",
 }
 TEXTS = (
     *(
@@ -97,7 +98,7 @@ def make_samples(folder: Path) -> Path:
 def _make_sources(folder: Path) -> None:
     pictures = [_picture(number) for number in range(6)]
     names = [f"{'cat' if number % 2 else 'dog'}/{number}.png" for number in range(6)]
-    for kind in ("folder", "csv", "tsv", "jsonl"):
+    for kind in ("folder", "csv", "tsv", "jsonl", "labels"):
         for name, data in zip(names, pictures, strict=True):
             (folder / kind / name).parent.mkdir(exist_ok=True)
             (folder / kind / name).write_bytes(data)
@@ -105,6 +106,7 @@ def _make_sources(folder: Path) -> None:
     for kind, mark in (("csv", ","), ("tsv", "\t")):
         lines = [mark.join(row) for row in (("path", "label", "split"), *rows)]
         (folder / kind / TARGETS[kind]).write_text("\n".join(lines) + "\n")
+    (folder / "labels" / TARGETS["labels"]).write_text(json.dumps({name: [0, 3] for name in names}))
     lines = [json.dumps(dict(zip(("path", "label", "split"), row, strict=True))) for row in rows]
     (folder / "jsonl" / TARGETS["jsonl"]).write_text("\n".join(lines) + "\n")
     write_table(folder / "parquet" / "train.parquet", {"image": pictures, "label": ["cat", "dog"] * 3})
@@ -205,7 +207,7 @@ def _alter(node: Any, dice: Dice) -> Any:
 def _json(data: bytes, dice: Dice) -> bytes:
     """Alter a JSON document, the header of a safetensors file, or a line of JSON; nest it without end now and then."""
     if dice.random() < 0.05:
-        return b"[" * 100_000 if dice.random() < 0.5 else b'{"a":' * 100_000
+        return dice.choice((b"[" * 100_000, b'{"a":' * 100_000, b"[" + b"[]," * 3_000_000 + b"1]"))
     try:
         if data[8:9] == b"{" and data[:1] != b"{":
             length = int.from_bytes(data[:8], "little")
@@ -217,7 +219,7 @@ def _json(data: bytes, dice: Dice) -> bytes:
             lines[place] = json.dumps(_alter(json.loads(lines[place]), dice)).encode()
             return b"\n".join(lines)
         return json.dumps(_alter(json.loads(data), dice)).encode()
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, RecursionError):
         return _flip(data, dice)
 
 
@@ -246,7 +248,7 @@ def _replace(path: Path, dice: Dice) -> None:
         case "pipe":
             os.mkfifo(path)
         case "device":
-            path.symlink_to(dice.choice(("/dev/zero", "/dev/urandom", "/dev/full")))
+            path.symlink_to(dice.choice(("/dev/zero", "/dev/full", "/proc/self/pagemap", "/proc/self/status")))
         case "folder":
             path.mkdir()
         case "socket":
@@ -309,7 +311,9 @@ def make_case(number: int, samples: Path, folder: Path) -> Case:
                 ways = (*DAMAGES, *(_cell,) * 9)
             path.write_bytes(dice.choice(ways)(path.read_bytes(), dice))
     signed = kind in ("run", "packed") and dice.random() < 0.7
-    if signed and all(path.is_file() and path.stat().st_size < 1 << 28 for path in folder.iterdir()):
+    if signed and all(
+        path.is_file() and not path.is_symlink() and path.stat().st_size < 1 << 28 for path in folder.iterdir()
+    ):
         sign(folder)
     return Case(number, kind, main or folder)
 
@@ -320,8 +324,11 @@ def open_case(case: Case, model: Any) -> None:
         "check_data": lambda: vitrail.check_data(case.path, unlabeled=bool(case.number % 2)),
         "predict": lambda: vitrail.predict(model, case.path, workers=0),
     }
+    if case.kind == "labels":
+        asked: dict[str, Any] = {"labels": case.path, "workers": 0, "fresh": True, "bad_image_limit": 0.9}
+        doors = {"evaluate": lambda: vitrail.evaluate(model, case.path.parent, **asked)}
     if case.kind in WEIGHTS:
-        asked: dict[str, Any] = {} if case.kind in ("npz", "hf", "run") else {"heads": 3}
+        asked = {} if case.kind in ("npz", "hf", "run") else {"heads": 3}
         doors = {
             "load": lambda: vitrail.load(case.path, **asked),
             "describe": lambda: vitrail.describe(case.path, **asked),
@@ -334,6 +341,7 @@ def open_case(case: Case, model: Any) -> None:
         except VitrailError as error:
             said = str(error)
             assert len(said) < LONGEST, f"{door}: a message of {len(said):,} signs"
+            assert "\n" not in said, f"{door}: a message of several lines, {said[:200]!r}"
         assert said.replace("\n", "").isprintable(), f"{door}: {said[:200]!r}"
 
 

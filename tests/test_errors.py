@@ -10,7 +10,7 @@ from vitrail.errors import LONGEST, CheckpointError, DataError, VitrailError, ha
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("plain [/red] café 猫\n", "plain [/red] café 猫\n"),
+        ("plain [/red] café 猫", "plain [/red] café 猫"),
         ("\x1b[2J", "\\x1b[2J"),
         ("a\rb\tc\0", "a\\rb\\tc\\x00"),
         ("\ud800", "\\ud800"),
@@ -24,12 +24,16 @@ def test_what_would_drive_a_terminal_is_shown_as_its_number(text: str, shown: st
     harmless(text).encode()
 
 
+def test_a_message_is_one_line_whatever_it_quotes() -> None:
+    assert str(DataError("cannot read a\nerror: b.png")) == "cannot read a\\nerror: b.png"
+
+
 def test_a_long_message_keeps_both_of_its_ends() -> None:
     message = str(DataError("what was expected: " + "x" * 1_500_000 + ". What to do."))
     assert len(message) < LONGEST + 100
     assert message.startswith("what was expected: xxx")
     assert message.endswith("xxx. What to do.")
-    assert "1,496,032 more signs" in message
+    assert "1,498,132 more signs" in message
     assert shortened("short") == "short"
     assert shortened("0123456789", 4) == "012 ... (6 more signs) ... 9"
 

@@ -4,7 +4,7 @@ What a message quotes comes from files and servers: a terminal is never driven b
 """
 
 WITHOUT_LABELS = "pre-training learns without labels: objective=masked-patch (or mae, next-pixel)."
-LONGEST = 4000  # signs of a message
+LONGEST = 1900  # signs of a message
 
 
 def harmless(text: str) -> str:
@@ -12,6 +12,11 @@ def harmless(text: str) -> str:
     if text.replace("\n", "").isprintable():
         return text
     return "".join(sign if sign.isprintable() or sign == "\n" else repr(sign)[1:-1] for sign in text)
+
+
+def one_line(text: str) -> str:
+    """Give a harmless text without line breaks."""
+    return harmless(text.replace("\n", "\\n"))
 
 
 def shortened(text: str, most: int = LONGEST) -> str:
@@ -26,7 +31,7 @@ class VitrailError(Exception):
     """Any error that Vitrail raises on purpose."""
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(harmless(shortened(message)))
+        super().__init__(one_line(shortened(message)))
 
 
 class ConfigError(VitrailError, ValueError):

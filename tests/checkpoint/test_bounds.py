@@ -179,3 +179,18 @@ def test_the_bomb_of_a_legacy_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.pth").write_bytes(magic + said + START + DOUBLED + storage + START + b"].")
     with pytest.raises(CheckpointError, match="a name that is a tuple"):
         vitrail.load(tmp_path / "x.pth")
+
+
+def test_a_header_of_very_many_tensors_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "x.safetensors", ["a", "b"])
+    monkeypatch.setattr("vitrail.checkpoint.archives.base.LARGEST_HEADER", 50)
+    with pytest.raises(CheckpointError, match=r"its header would have .* bytes"):
+        vitrail.describe(path)
+
+
+def test_what_a_library_quotes_of_a_file_is_cut(tmp_path: Path) -> None:
+    said = json.dumps({"w": {"dtype": "x" * 100_000, "shape": [1], "data_offsets": [0, 4]}}).encode()
+    (tmp_path / "x.safetensors").write_bytes(len(said).to_bytes(8, "little") + said + bytes(4))
+    with pytest.raises(CheckpointError, match=r"is damaged.*more signs.*Copy or download it again") as caught:
+        vitrail.describe(tmp_path / "x.safetensors")
+    assert len(str(caught.value)) < 1000

@@ -116,8 +116,8 @@ def test_the_same_again_computes_nothing(folder: Path, tmp_path: Path, capsys: p
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--tasks", "svhn,cifar100"], "has none of the 2 tasks.\n"),
-        (["--tasks", "svhn"], "(SVHN, 10 classes)\nEach holds train/CLASS/*.jpg"),
+        (["--tasks", "svhn,cifar100"], "has none of the 2 tasks: "),
+        (["--tasks", "svhn"], "(SVHN, 10 classes). Each holds train/CLASS/*.jpg"),
         (["--tasks", "pet"], "no task or group 'pet'. Did you mean 'pets'?"),
         (["--set", "dev=0.2"], "validation_share is not taken here"),
         (["--set", "seed=2"], "Give seeds"),

@@ -12,18 +12,26 @@ from pathlib import Path
 import numpy as np
 import pyarrow as arrow
 import pytest
+import torch
+from numpy.typing import NDArray
 from PIL import Image
 from pyarrow import parquet
 
-from vitrail.data import decode as decoding
-from vitrail.data.decode import ImageError, decode
+from vitrail.data import decode as decoding, levels as levels_of
+from vitrail.data.decode import ImageError, decode, with_channels
+from vitrail.data.levels import measure_levels
 from vitrail.data.open import open_data
 from vitrail.data.sources import table as tables
+from vitrail.data.sources.folder import FolderSource
 from vitrail.data.sources.packed import PackedSource, pack
 from vitrail.data.sources.table import TableSource
 from vitrail.data.sources.tar import TarSource
+from vitrail.data.transforms import resize as resizing
+from vitrail.data.transforms.resize import resize, resize_small
 from vitrail.errors import DataError
 from vitrail.files import write_sums
+from vitrail.ops import near
+from vitrail.ops.near import thumbnail
 from vitrail.runtime.reporter import SILENT
 from vitrail.verbs.opening import find_images
 
@@ -185,6 +193,21 @@ def test_a_folder_of_odd_files_is_read_without_waiting(tmp_path: Path) -> None:
         assert "no plain file" in refusal(tmp_path / name)
 
 
+def test_a_link_to_a_folder_above_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / "private.png").write_bytes(PNG.getvalue())
+    (tmp_path / "set" / "cat").mkdir(parents=True)
+    (tmp_path / "set" / "cat" / "a.png").write_bytes(PNG.getvalue())
+    (tmp_path / "set" / "cat" / "up").symlink_to("../..")
+    (tmp_path / "set" / "cat" / "root").symlink_to("/")
+    source = open_data(tmp_path / "set")["all"]
+    assert isinstance(source, FolderSource)
+    assert [source.name(index) for index in range(len(source))] == ["cat/a.png"]
+    assert sorted(source.problems) == [
+        (f"cat/{name}", "leads to a folder that this one is in") for name in ("root", "up")
+    ]
+
+
 def test_a_jpeg_of_many_scans_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.BytesIO()
     Image.effect_noise((64, 64), 50).save(out, "JPEG", progressive=True)
@@ -192,6 +215,17 @@ def test_a_jpeg_of_many_scans_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     last = out.getvalue().rindex(b"\xff\xda")
     with pytest.raises(ImageError, match=r"a JPEG of .* scans"):
         decode(out.getvalue()[:-2] + out.getvalue()[last:-2] * 500 + b"\xff\xd9")
+
+
+def test_a_jpeg_whose_scans_go_over_too_many_pixels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.BytesIO()
+    Image.effect_noise((64, 64), 50).save(out, "JPEG", progressive=True)
+    scans = out.getvalue().count(b"\xff\xda")
+    monkeypatch.setattr(decoding, "MOST_SCANNED", scans * 64 * 64)
+    assert decode(out.getvalue()).shape == (64, 64, 3)
+    monkeypatch.setattr(decoding, "MOST_SCANNED", scans * 64 * 64 - 1)
+    with pytest.raises(ImageError, match=rf"{scans} scans of 64x64 pixels"):
+        decode(out.getvalue())
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "LA", "P", "1", "I;16", "CMYK"])
@@ -220,6 +254,27 @@ def test_the_one_clear_colour_of_a_deep_png_is_the_same_in_bands(monkeypatch: py
     assert (whole[4, 5] == 255).all()
     monkeypatch.setattr(decoding, "BAND", 40)
     assert np.array_equal(decode(data), whole)
+
+
+def test_large_images_are_measured_and_shrunk_in_parts_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels = np.random.RandomState(3).randint(0, 256, (31, 37, 3)).astype(np.uint8)
+    image = torch.from_numpy(pixels).permute(2, 0, 1)
+    source = open_data((pixels[None], np.zeros(1, np.int64)))["all"]
+
+    def made() -> list[NDArray[np.float64]]:
+        ways = [resize(image, (5, 7), how) for how in ("gvt", "bv", "lanczos", "area")]
+        levels = measure_levels(source)
+        assert levels is not None
+        shrunk = [with_channels(pixels, 1), thumbnail(pixels), *(way.numpy() for way in ways), levels.mean]
+        return [
+            np.asarray(each, dtype=np.float64) for each in (*shrunk, resize_small(image, 9, "bv"), levels.deviation)
+        ]
+
+    whole = made()
+    for module, name in ((decoding, "BAND"), (near, "BAND"), (levels_of, "BAND"), (resizing, "LARGE")):
+        monkeypatch.setattr(module, name, 100)
+    for one, other in zip(whole, made(), strict=True):
+        assert np.abs(one - other).max() <= 1e-6
 
 
 def test_a_path_that_no_file_can_have_is_no_image() -> None:

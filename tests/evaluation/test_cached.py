@@ -129,7 +129,7 @@ def test_an_image_or_label_that_has_changed_is_read_again_and_no_other() -> None
     assert rows(model, source)[1] == 0
 
 
-@pytest.mark.parametrize("damage", [b"", b"PK nonsense", b"\x93NUMPY", "half", "other"])
+@pytest.mark.parametrize("damage", [b"", b"PK nonsense", b"\x93NUMPY", "half", "other", "types", "shapes", "values"])
 def test_files_that_are_damaged_are_not_used(damage: bytes | str, cache: Path) -> None:
     model, source = guessing(), Pictures(7)
     first, _ = rows(model, source)
@@ -140,6 +140,9 @@ def test_files_that_are_damaged_are_not_used(damage: bytes | str, cache: Path) -
         np.savez(file, samples=np.arange(7))
     elif isinstance(damage, bytes):
         file.write_bytes(damage)
+    else:
+        ways = {"types": lambda array: array.astype("S4"), "shapes": lambda array: array[None], "values": np.zeros_like}
+        np.savez(file, **{name: ways[damage](array) for name, array in np.load(file).items()})
     found, asked = rows(model, source)
     assert asked == 7
     assert (found.values["logits"] == first.values["logits"]).all()

@@ -63,6 +63,17 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "real").read_bytes() == b"new"
 
 
+def test_what_is_no_plain_file_is_never_replaced(tmp_path: Path) -> None:
+    """A link to a device, followed as its owner, would put a file in the place of the device."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for name in ("pipe", "link"):
+        with pytest.raises(CheckpointError, match=r"is no plain file\. Choose another name"):
+            write_bytes(tmp_path / name, b"x")
+    assert (tmp_path / "pipe").is_fifo()
+    assert sorted(os.listdir(tmp_path)) == ["link", "pipe"]
+
+
 def test_what_the_disk_refuses_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match=r"cannot write .*file/a: Not a directory\. A part of the path is a file"):

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vitrail.files import open_regular, parse_json, read_json, read_regular
-from vitrail.files.reading import array_header
+from vitrail.files import open_regular, parse_json, read_arrays, read_json, read_regular, reading
+from vitrail.files.atomic import open_to_append
+from vitrail.files.reading import array_header, read_json_lines
 
 
 def odd_files(folder: Path) -> dict[str, Path]:
@@ -120,3 +121,58 @@ def test_reading_lets_other_threads_go_on(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert {len(data) for data in found} == {1 << 22}
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/pagemap"), reason="files of Linux")
+def test_a_file_of_the_system_without_a_size_is_refused(tmp_path: Path) -> None:
+    """They say that they are plain and empty, and some of them are read without end."""
+    (tmp_path / "x").symlink_to("/proc/self/status")
+    with pytest.raises(OSError, match="it is no plain file"):
+        open_regular(tmp_path / "x")
+    (tmp_path / "empty").touch()
+    assert read_regular(tmp_path / "empty", most=0) == b""
+
+
+def test_json_of_very_many_values_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MOST_VALUES", 20)
+    for text in ("[" + "[]," * 30 + "1]", '{"a":' * 5 + "1," * 20, b"[" + b"{}," * 30 + b"1]"):
+        with pytest.raises(ValueError, match="more than 20 values"):
+            parse_json(text)
+    assert parse_json(f'["{"x" * 90}"]') == ["x" * 90]
+    (tmp_path / "log").write_bytes(b'{"a": 1}\n' * 20)
+    assert read_json_lines(tmp_path / "log") == []
+
+
+def test_lines_that_are_damaged_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b'{"a": 1}\n[]\n\xff\n{"a":\n' + b"[" * 9000 + b'\n{"b": 2}')
+    assert read_json_lines(tmp_path / "log") == [{"a": 1}, {"b": 2}]
+    os.mkfifo(tmp_path / "pipe")
+    assert read_json_lines(tmp_path / "pipe") == read_json_lines(tmp_path / "nothing") == []
+
+
+def test_arrays_are_read_or_refused_in_one_way(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    np.savez(path, a=np.arange(5), b=np.array("text"))
+    assert {name: array.tolist() for name, array in read_arrays(path).items()} == {"a": [0, 1, 2, 3, 4], "b": "text"}
+    whole = path.read_bytes()
+    np.savez(path, a=np.array([{}], dtype=object))
+    wrong = [path.read_bytes(), whole[:-30], whole.replace(b"NUMPY", b"NUMPI"), b"PK\x03\x04", b""]
+    np.savez_compressed(path, a=np.zeros(1_000_000))
+    for data in (*wrong, path.read_bytes()):
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match=r"\S"):
+            read_arrays(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="no plain file"):
+        read_arrays(path)
+
+
+def test_nothing_is_added_to_what_is_no_plain_file(tmp_path: Path) -> None:
+    for text in (b"one", b"two"):
+        with open_to_append(tmp_path / "log") as file:
+            file.write(text)
+    assert (tmp_path / "log").read_bytes() == b"onetwo"
+    for path in odd_files(tmp_path).values():
+        with pytest.raises(OSError, match=r"no plain file|directory|No such device"):
+            open_to_append(path)

@@ -22,7 +22,7 @@ from vitrail.checkpoint.layouts import google, hf, timm, torchvision
 from vitrail.checkpoint.layouts.base import Found, Layout, Row
 from vitrail.checkpoint.run_folder import OWN, RUN_FILES, WEIGHTS, Location, locate, read_run_card
 from vitrail.config import Card, Grid, ModelConfig, Provenance
-from vitrail.errors import CheckpointError, ConfigError, ShapeError, harmless
+from vitrail.errors import CheckpointError, ConfigError, ShapeError, one_line
 from vitrail.files import verify_sums
 from vitrail.models import Model, find_device
 
@@ -254,7 +254,7 @@ class Checkpoint:
                 yield
         except CheckpointError as error:
             known = (self.location.weights, self.location.run)
-            if any(harmless(str(path)) in str(error) for path in known if path):
+            if any(one_line(str(path)) in str(error) for path in known if path):
                 raise
             raise CheckpointError(f"{self.location.weights}: {error}") from error
 
@@ -322,12 +322,11 @@ def is_finite(tensor: Tensor) -> bool:
 
 def _log(provenance: Provenance, assumption: str | None) -> None:
     """Say what was recognised and inferred; what was assumed of the images and what was left out more loudly."""
-    source = harmless(provenance.source)
-    logger.info("%s: %s, %s", source, provenance.layout, provenance.container)
-    for note in (*provenance.inferred, *provenance.changes):
-        logger.info("%s: %s", source, harmless(note))
+    source = provenance.source
+    for note in (f"{provenance.layout}, {provenance.container}", *provenance.inferred, *provenance.changes):
+        logger.info("%s", one_line(f"{source}: {note}"))
     if assumption is not None:
-        logger.warning("%s: %s", source, harmless(assumption))
+        logger.warning("%s", one_line(f"{source}: {assumption}"))
     if left_out := provenance.left_out:
-        some = harmless(", ".join(left_out[:4])) + (", ..." if len(left_out) > 4 else "")
-        logger.warning("%s: left out, since the model has no place for it: %s", source, some)
+        some = ", ".join(left_out[:4]) + (", ..." if len(left_out) > 4 else "")
+        logger.warning("%s", one_line(f"{source}: left out, since the model has no place for it: {some}"))

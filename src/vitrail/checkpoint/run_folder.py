@@ -23,7 +23,17 @@ from vitrail.config.given import check_weights
 from vitrail.config.objective import Objective
 from vitrail.config.zoo import BOX, boxed
 from vitrail.errors import CheckpointError, ConfigError
-from vitrail.files import SUMS, fetch, fetch_repository, home_path, parse_json, read_json, write_bytes, write_sums
+from vitrail.files import (
+    SUMS,
+    fetch,
+    fetch_repository,
+    home_path,
+    listed_sums,
+    parse_json,
+    read_json,
+    write_bytes,
+    write_sums,
+)
 from vitrail.models import skeleton
 from vitrail.ops.cost.counts import parameters
 
@@ -240,8 +250,7 @@ def calibrate_run(folder: Path, temperature: float) -> None:
     """Write a temperature into the card of a run folder, in place of an earlier one."""
     write_documents(folder, {"calibration.json": {"temperature": temperature}})
     if (folder / SUMS).is_file():
-        names = {line.split("  ", 1)[1] for line in (folder / SUMS).read_text().splitlines()}
-        write_sums(folder, names | {"calibration.json"})
+        write_sums(folder, {*listed_sums(folder), "calibration.json"})
 
 
 def write_documents(folder: Path, documents: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ from vitrail.cli.render import TRACEBACK, in_flags, same_again, say, show, show_
 from vitrail.config import FILE_FIELDS, read_model_settings
 from vitrail.config.given import TRAINS, check_usage
 from vitrail.config.words import MODEL
-from vitrail.errors import ConfigError, VitrailError
+from vitrail.errors import ConfigError, VitrailError, harmless
 from vitrail.runtime.reporter import reporting, wording
 
 # Where each command is; two words are a command of a group.
@@ -142,6 +142,7 @@ def _in_our_words(program: Any, words: list[str]) -> list[str]:  # noqa: ANN401
         "--help"
     }
     found = words[: len(words) - len(rest)]
+    shown = str if "--" in words else harmless  # what is no option is told as it is; after --, it may be a file's name
     while rest:
         flag, equals, value = (word := SHORT.get(rest[0], rest[0])).partition("=")
         del rest[0]
@@ -150,7 +151,7 @@ def _in_our_words(program: Any, words: list[str]) -> list[str]:  # noqa: ANN401
         field = flag[2:].replace("-", "_")
         free = "--set" in known and (command.name in SETTABLE or MODEL.get(field, field) in FILE_FIELDS)
         if not free or not flag.startswith("--") or flag == "--" or ours is not None:
-            found.append(f"{ours or flag}{equals}{value}" if flag.startswith("--") else word)
+            found.append(f"{ours or shown(flag)}{equals}{value}" if flag.startswith("--") else word)
             continue
         if not equals:
             value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"

@@ -8,7 +8,6 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from vitrail.data.decode import FORMATS, ImageError, OpenImage, Pixels
@@ -16,6 +15,7 @@ from vitrail.data.near import Thumbnails
 from vitrail.data.source import Source
 from vitrail.data.sources.folder import AGAIN
 from vitrail.data.splits import same_contents
+from vitrail.data.transforms.resize import resize, to_tensor
 from vitrail.files import image_hash
 from vitrail.files.hashes import WIDTH
 from vitrail.ops.near import near_pairs
@@ -278,8 +278,7 @@ def _letterboxed(source: Source, index: int, cell: int) -> Pixels:
         made[:] = (200, 30, 30)
         return made
     rows, cols = (max(1, round(side * cell / max(pixels.shape[:2]))) for side in pixels.shape[:2])
-    image = torch.from_numpy(np.array(pixels)).permute(2, 0, 1)[None].float()  # 1 C H W
-    small = torch.nn.functional.interpolate(image, (rows, cols), mode="bilinear", antialias=True, align_corners=False)
+    small = resize(to_tensor(pixels, 3), (rows, cols), "antialias").permute(1, 2, 0)  # h w 3
     top, left = (cell - rows) // 2, (cell - cols) // 2
-    made[top : top + rows, left : left + cols] = small[0].round().clamp(0, 255).byte().permute(1, 2, 0).numpy()
+    made[top : top + rows, left : left + cols] = small.numpy()
     return made

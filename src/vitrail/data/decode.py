@@ -40,7 +40,8 @@ MAGICS = {b"\xff\xd8": "JPEG", b"\x89PNG": "PNG", b"GIF8": "GIF", b"RIFF": "WEBP
 LARGEST = 90_000_000  # pixels
 LARGEST_SIDE = 65_500  # of a JPEG; longer ones are made to hurt
 BAND = 1 << 22  # pixels that are converted at once
-MOST_SCANS = 200  # of a JPEG, each of which goes over all of it; a progressive one has ten or so
+MOST_SCANS = 200  # of a JPEG, each of which goes over all of it; a progressive one has ten or so,
+MOST_SCANNED = 1_000_000_000  # and pixels that all of them go over
 
 
 class ImageError(DataError):
@@ -62,8 +63,9 @@ class OpenImage:
     def __init__(self, data: bytes) -> None:
         if not data:
             raise ImageError("empty file")
-        if data.startswith(b"\xff\xd8") and data.count(b"\xff\xda") > MOST_SCANS:
-            raise ImageError(f"a JPEG of {data.count(bytes((255, 218))):,} scans, more than any photograph has")
+        scans = data.count(b"\xff\xda") if data.startswith(b"\xff\xd8") else 0
+        if scans > MOST_SCANS:
+            raise ImageError(f"a JPEG of {scans:,} scans, more than any photograph has")
         self._data = data
         try:
             with warnings.catch_warnings():
@@ -72,6 +74,8 @@ class OpenImage:
                 width, height = self._image.size
                 if width < 1 or height < 1 or width * height > LARGEST or max(width, height) > LARGEST_SIDE:
                     raise ImageError(f"{width}x{height} pixels; at most {LARGEST:,} are decoded")
+                if scans * width * height > MOST_SCANNED:
+                    raise ImageError(f"a JPEG of {scans:,} scans of {width}x{height} pixels, more than is decoded")
                 self.orientation = _orientation(self._image)  # which may decode a PNG
         except ImageError:
             raise
@@ -315,6 +319,7 @@ def with_channels(pixels: Pixels, channels: int) -> Pixels:
     if pixels.shape[2] == channels:
         return pixels
     if channels == 1:
-        gray = pixels.astype(np.uint32) @ np.array([19595, 38470, 7471], dtype=np.uint32)
-        return ((gray + 32768) >> 16).astype(np.uint8)[:, :, None]
+        weights = np.array([19595, 38470, 7471], dtype=np.uint32)
+        parts = np.array_split(pixels, 1 + pixels.size // (3 * BAND))  # in bands, which take four times their memory
+        return np.concatenate([(part @ weights + 32768 >> 16).astype(np.uint8) for part in parts])[:, :, None]
     return np.repeat(pixels, channels, axis=2)

@@ -1,6 +1,5 @@
 """Thumbnails of a source's images, from which near-copies are found: made once, kept on disk by what each image is."""
 
-import zipfile
 from contextlib import suppress
 
 import numpy as np
@@ -9,7 +8,7 @@ from numpy.typing import NDArray
 from vitrail.data.decode import ImageError, OpenImage, Pixels
 from vitrail.data.source import Source
 from vitrail.errors import CheckpointError
-from vitrail.files import cache_folder, fingerprint_of, hashes as files, replacing, writing
+from vitrail.files import cache_folder, fingerprint_of, hashes as files, read_arrays, replacing, writing
 from vitrail.ops.near import SIDE, WIDTH, thumbnail
 
 FORMAT = 1  # of the files; another number forgets them all
@@ -24,11 +23,8 @@ class Thumbnails:
         self.hashes = np.zeros((len(source), files.WIDTH), dtype=np.uint8)
         self.path = cache_folder() / "near" / f"{fingerprint_of(f'{FORMAT}', source.fingerprint)}.npz"
         self.changed = False
-        with (
-            suppress(OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile),
-            self.path.open("rb") as file,
-        ):
-            held = np.load(file, allow_pickle=False)
+        with suppress(OSError, ValueError, KeyError):
+            held = read_arrays(self.path)
             rows, hashes = held["rows"], held["hashes"]
             if (rows.shape, hashes.shape) == (
                 self.rows.shape,

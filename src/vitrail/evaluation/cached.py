@@ -6,7 +6,7 @@ label: a pass that is interrupted resumes where it was, and the row of an image 
 
 import json
 import time
-import zipfile
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from vitrail.config import encode
 from vitrail.data.source import Source, Subset, check_limit
 from vitrail.data.splits import content_hashes
 from vitrail.errors import CheckpointError, DataError
-from vitrail.files import cache_folder, fingerprint_of, replacing, writing
+from vitrail.files import cache_folder, fingerprint_of, read_arrays, replacing, writing
 from vitrail.models import Model, eval_mode
 from vitrail.runtime.inference import InferenceOptions, OutputFunction, Outputs, compute_outputs, join_outputs
 
@@ -108,7 +108,8 @@ class _OutputCache:
             with suppress(CheckpointError), writing(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with replacing(path) as temporary:
-                    np.savez(temporary, **{name: array[order] for name, array in found.items()})  # pyright: ignore[reportArgumentType]
+                    ordered = {name: array[order] for name, array in found.items()}
+                    np.savez(temporary, **ordered, digest=np.array(_digest(ordered)))  # pyright: ignore[reportArgumentType]
 
     def _hashes(self, samples: NDArray[np.int64]) -> NDArray[np.uint8]:
         labels = self.source.labels[samples].astype("<i8")[:, None].view(np.uint8)
@@ -121,16 +122,20 @@ class _OutputCache:
 
     def _read(self, number: int) -> dict[str, NDArray[Any]] | None:
         try:
-            with self._path(number).open("rb") as file:  # numpy leaves one of its own open where it is damaged
-                arrays = dict(np.load(file, allow_pickle=False))
-        except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile):
+            arrays = read_arrays(self._path(number))
+        except (OSError, ValueError):
             return None
-        lengths = {len(array) for array in arrays.values()}
-        whole = {"samples", "hashes"} <= arrays.keys() and len(lengths) == 1 and lengths != {0}
-        return arrays if whole else None
+        said = arrays.pop("digest", None)
+        return arrays if said is not None and str(said) == _digest(arrays) else None
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:06d}.npz"
+
+
+def _digest(arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Give a digest of rows as they are kept: those of another are none of ours."""
+    said = [f"{name} {array.dtype} {array.shape}" for name, array in arrays.items()]
+    return fingerprint_of("\0".join(said), *arrays.values())
 
 
 def _outputs_of_stretch(

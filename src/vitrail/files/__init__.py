@@ -11,9 +11,9 @@ from vitrail.files.atomic import (
     writing,
 )
 from vitrail.files.download import fetch, fetch_if_there, place_of, recorded_sum
-from vitrail.files.hashes import SUMS, fingerprint_of, image_hash, short_hash, verify_sums, write_sums
+from vitrail.files.hashes import SUMS, fingerprint_of, image_hash, listed_sums, short_hash, verify_sums, write_sums
 from vitrail.files.hub import fetch_dataset, fetch_repository
-from vitrail.files.reading import open_regular, parse_json, read_json, read_regular
+from vitrail.files.reading import open_regular, parse_json, read_arrays, read_json, read_json_lines, read_regular
 
 __all__ = [
     "SUMS",
@@ -27,11 +27,14 @@ __all__ = [
     "fingerprint_of",
     "home_path",
     "image_hash",
+    "listed_sums",
     "new_folder",
     "open_regular",
     "parse_json",
     "place_of",
+    "read_arrays",
     "read_json",
+    "read_json_lines",
     "read_regular",
     "recorded_sum",
     "replacing",

@@ -4,10 +4,12 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from vitrail.errors import CheckpointError
 
@@ -81,6 +83,16 @@ def _check_plain(path: Path) -> None:
         raise CheckpointError(f"expected the path of a file to write; {path} is a folder. Give a name inside it.")
     if path.exists() and not path.is_file():
         raise CheckpointError(f"expected the path of a file to write; {path} is no plain file. Choose another name.")
+
+
+def open_to_append(path: Path) -> IO[bytes]:
+    """Open a file to add to it, or to lock it, made where it is not there; anything but a plain one is an OSError."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_BINARY"))
+    number = os.open(path, flags, 0o666)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, "it is no plain file", os.fspath(path))
+    return os.fdopen(number, "ab")
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:

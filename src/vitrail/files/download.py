@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from vitrail.errors import CheckpointError
-from vitrail.files.atomic import cache_folder, offline_variable, sync, write_bytes, writing
+from vitrail.files.atomic import cache_folder, offline_variable, open_to_append, sync, write_bytes, writing
 from vitrail.files.hashes import sha256_of
 from vitrail.files.progress import Progress, say
 from vitrail.files.reading import read_json
@@ -110,7 +110,7 @@ def _locked(file: Path) -> Iterator[None]:
     if fcntl is None:
         yield
         return
-    with _with(file, ".lock").open("ab") as lock:  # never removed: two processes could lock two files of one name
+    with open_to_append(_with(file, ".lock")) as lock:  # never removed: two processes could lock two files of one name
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -77,7 +77,7 @@ def verify_sums(
     With `known`, other files that are not listed are nobody's business; the sums in `hashed` are known already.
     """
     folder = Path(folder)
-    listed = _read(folder)
+    listed = listed_sums(folder)
     if names is None:
         # Hidden files are the file manager's and the version control's: nothing is ever loaded from them.
         visible = {name for name in _plain_files(folder) if not name.startswith(".")}
@@ -114,7 +114,8 @@ def _sums(folder: Path, names: list[str]) -> dict[str, str]:
         return dict(zip(names, threads.map(lambda name: sha256_of(folder / name), names), strict=True))
 
 
-def _read(folder: Path) -> dict[str, str]:
+def listed_sums(folder: Path) -> dict[str, str]:
+    """Read the names and checksums that a folder's SHA256SUMS lists."""
     path = folder / SUMS
     try:
         lines = read_regular(path, most=LARGEST).decode().split("\n")

@@ -6,6 +6,8 @@ import json
 import os
 import stat
 import warnings
+import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +15,9 @@ import numpy as np
 from numpy.lib import format as npy
 
 DEEPEST = 100  # levels of a JSON document
-LARGEST_DOCUMENT = 256 << 20  # bytes
+LARGEST_DOCUMENT = 64 << 20  # bytes
+MARKS = (b"[", b"{", b":", b",")  # of JSON, between its values
+MOST_VALUES = 8_000_000  # of JSON: each takes up to 80 bytes of memory, and perhaps two of text
 LARGEST_HEADER = 1 << 16  # bytes of an array's
 # What is compressed is a little smaller than it was, pictures and weights above all: what says that it grows by more
 # than this, or is a file of holes, is made to fill a memory.
@@ -33,8 +37,8 @@ def open_regular(path: str | os.PathLike[str], *, most: int | None = None) -> io
     number = os.open(path, FLAGS)
     try:
         found = os.fstat(number)
-        if not stat.S_ISREG(found.st_mode):
-            raise _odd(path)
+        if not stat.S_ISREG(found.st_mode) or (not found.st_size and os.pread(number, 1, 0)):
+            raise _odd(path)  # what has no size and something in it is the system's own, and may have no end
         if most is not None and found.st_size > most:
             reason = f"{found.st_size:,} bytes; at most {most:,} are read"
             raise OSError(errno.EFBIG, reason, os.fspath(path))
@@ -54,7 +58,8 @@ def read_regular(path: str | os.PathLike[str], *, most: int) -> bytes:
 
 
 def parse_json(text: str | bytes, deepest: int = DEEPEST) -> Any:  # noqa: ANN401
-    """Read JSON; whatever is wrong with it, also that it is nested without end, is a ValueError."""
+    """Read JSON; whatever is wrong with it, also that it is nested or goes on without end, is a ValueError."""
+    _check_values(text)
     try:
         document = json.loads(text)
     except RecursionError as error:
@@ -75,6 +80,33 @@ def parse_json(text: str | bytes, deepest: int = DEEPEST) -> Any:  # noqa: ANN40
 def read_json(path: str | os.PathLike[str], *, most: int = LARGEST_DOCUMENT, deepest: int = DEEPEST) -> Any:  # noqa: ANN401
     """Read a JSON file of at most so many bytes; an OSError or a ValueError says why not."""
     return parse_json(read_regular(path, most=most), deepest)
+
+
+def read_json_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Read the JSON objects of a log, a line each, without lines that are damaged; none where it cannot be read."""
+    found: list[Any] = []
+    with suppress(OSError, ValueError):
+        text = read_regular(path, most=LARGEST_DOCUMENT)
+        _check_values(text)
+        for line in io.BytesIO(text):
+            with suppress(ValueError):
+                found.append(parse_json(line))
+    return [item for item in found if isinstance(item, dict)]
+
+
+def read_arrays(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+    """Read an .npz file that numpy.savez wrote here; whatever is wrong with it is an OSError or a ValueError."""
+    with open_regular(path) as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                held = sum(info.file_size for info in archive.infolist())
+            if held > os.fstat(file.fileno()).st_size:  # nothing of ours is compressed
+                raise ValueError(f"it says that it holds {held:,} bytes")
+            return dict(np.load(file, allow_pickle=False))
+        except OSError:
+            raise
+        except Exception as error:  # a damaged file stops its reader in many types
+            raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
 class ArrayHeader(NamedTuple):
@@ -101,8 +133,15 @@ def array_header(start: bytes) -> ArrayHeader:
             warnings.simplefilter("ignore")  # of files that Python 2 wrote
             shape, columns_first, dtype = read(stream)
     except Exception as error:  # the parser of a header is Python's own, and fails in many types
-        raise ValueError(str(error)[:200] or type(error).__name__) from error
+        raise ValueError((str(error) or type(error).__name__).splitlines()[0][:200]) from error
     return ArrayHeader(shape, bool(columns_first), dtype, stream.tell())
+
+
+def _check_values(text: str | bytes) -> None:
+    """Refuse JSON of more values than any document has, by the signs between them."""
+    marks = sum(text.count(mark) for mark in "[{:,") if isinstance(text, str) else sum(map(text.count, MARKS))
+    if marks > MOST_VALUES:
+        raise ValueError(f"it holds more than {MOST_VALUES:,} values")
 
 
 def _held(number: int, size: int) -> int:

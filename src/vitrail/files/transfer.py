@@ -16,7 +16,7 @@ from typing import IO
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from vitrail.errors import CheckpointError
-from vitrail.files.atomic import write_bytes, writing
+from vitrail.files.atomic import open_to_append, write_bytes, writing
 from vitrail.files.progress import Progress
 from vitrail.files.reading import read_json
 
@@ -239,7 +239,7 @@ def _receive(address: Address, part: Part, progress: Progress) -> None:
 
 
 def _append(response: http.client.HTTPResponse, part: Part, progress: Progress) -> None:
-    with writing(part.path), part.path.open("ab") as file:
+    with writing(part.path), open_to_append(part.path) as file:
         while True:
             try:
                 chunk = response.read1(CHUNK)

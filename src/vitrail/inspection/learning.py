@@ -1,12 +1,11 @@
 """How a run learned: its log as curves by step."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from vitrail.figures import Curve
+from vitrail.files import read_json_lines
 from vitrail.train.folder import LOG
 from vitrail.train.task import folder_of
 
@@ -19,15 +18,7 @@ def read_log(checkpoint: Path | None) -> Records:
     """Read the log of a run, also beside one of its checkpoints; nothing where there is none, or a line is damaged."""
     if checkpoint is None:
         return ()
-    try:
-        lines = (folder_of(checkpoint) / LOG).read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError):
-        return ()
-    records = []
-    for line in lines:
-        with suppress(ValueError):
-            records.append(json.loads(line))
-    return [record for record in records if isinstance(record, dict) and record.get("kind") in KINDS]
+    return [record for record in read_json_lines(folder_of(checkpoint) / LOG) if record.get("kind") in (*KINDS,)]
 
 
 def learning_panels(records: Records) -> list[tuple[str, list[Curve]]]:

@@ -33,13 +33,17 @@ DRAWN, FEW, TIMES = 1024, 20, 4.0  # pairs drawn to find out, images that are to
 STRICTEST = 0.997  # similarity: that of a picture of 28 pixels and its JPEG of quality 30
 SAME = 1.0  # levels of deviation between two thumbnails that need no closer look
 REACH = 0.13  # of half a side: how far an alignment may move or stretch
+BAND = 1 << 24  # levels of an image that are shrunk at a time
 ROWS, PAIRS = 1 << 13, 1 << 10  # images, and pairs, at a time
 
 
 def thumbnail(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Shrink pixels, H W C of 1 or 3 channels, by area: 16x16 of brightness, then 4x4 of each color difference."""
     rows, cols = (_areas(side) for side in pixels.shape[:2])
-    small = np.tensordot(np.tensordot(rows, pixels.astype(np.float32), axes=(1, 0)), cols, axes=(1, 1))  # 16 C 16
+    bands = 1 + pixels.size // BAND  # since real numbers take four times the memory
+    parts = zip(np.array_split(rows, bands, axis=1), np.array_split(pixels, bands), strict=True)
+    flat = sum(np.tensordot(share, part.astype(np.float32), axes=(1, 0)) for share, part in parts)  # 16 W C
+    small = np.tensordot(flat, cols, axes=(1, 1))  # 16 C 16
     colors = np.broadcast_to(small, (SIDE, 3, SIDE)).transpose(1, 0, 2).reshape(3, SIDE * SIDE)
     bright, *others = np.array(COLORS, dtype=np.float32) @ colors
     cells = (COARSE, SIDE // COARSE) * 2

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.cells import cell_len as cell_len, set_cell_size
 
-from vitrail.errors import harmless as harmless
+from vitrail.errors import harmless as harmless, one_line
 
 PAUSE = 2.0  # seconds between plain lines of a run that goes fast
 LIVE = 0.2  # seconds between two drawings of a live line
@@ -98,11 +98,6 @@ def _reporter(*, quiet: bool) -> Iterator[Reporter]:
 
 def _worded(text: str) -> str:
     return harmless(wording.get()(text))
-
-
-def one_line(text: str) -> str:
-    """Give a harmless text without line breaks."""
-    return harmless(text.replace("\n", "\\n"))
 
 
 def fit(text: str, width: int) -> str:

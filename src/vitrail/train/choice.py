@@ -11,7 +11,7 @@ import numpy as np
 
 from vitrail.checkpoint.adapt import ModelInMemory
 from vitrail.checkpoint.run_folder import BEGUN, read_document
-from vitrail.config import BiTConfig, HybridStem, ModelConfig, PatchStem, ViTConfig, row
+from vitrail.config import BiTConfig, HybridStem, ModelConfig, PatchStem, ViTConfig, as_size, row
 from vitrail.config.given import is_checkpoint
 from vitrail.config.recipe import Augmentation
 from vitrail.config.recipes import adjust, hyperrule, recipe
@@ -197,7 +197,7 @@ def _from_scratch(
     values: Mapping[str, Any],
 ) -> Choice:
     count, side = len(source), middle_side(source)
-    asked = values.get("image_size")  # which the patch of a fresh model goes by too
+    asked = as_size(values["image_size"]) if values.get("image_size") else None  # the patch of a fresh model goes by it
     size, patch = next(((size, patch) for most, size, patch in FRESH if min(asked or (side,)) <= most), LARGE)
     kind, fields = (type(held), {}) if model is None or held or is_checkpoint(model) else row(model)
     if isinstance(stem := fields.get("stem"), PatchStem | HybridStem):

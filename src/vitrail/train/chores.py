@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from vitrail.checkpoint.run_folder import read_document, write_documents
+from vitrail.config.check import whole
 from vitrail.config.recipe import MOST_STEPS
 from vitrail.data.source import Batch, Source
-from vitrail.errors import DataError
+from vitrail.errors import CheckpointError, DataError
 from vitrail.models import Model, eval_mode
 from vitrail.ops.losses import loss_of
 from vitrail.ops.metrics import ranks_of, within
@@ -24,7 +25,7 @@ from vitrail.runtime.inference import InferenceOptions, feed_of
 from vitrail.runtime.reporter import Reporter
 from vitrail.train.folder import PACE, Checkpoints, Journal, numeric_environment
 from vitrail.train.loop import Chore, Plan, Turn, pad_batch
-from vitrail.train.state import Best, DivergedError, State
+from vitrail.train.state import DAMAGE, Best, DivergedError, State
 
 PARTS = 20  # of the time, after each of which the end is planned anew
 WINDOW = 5  # parts whose pace counts
@@ -175,8 +176,14 @@ class Tempo(_Noting):
         """Take up what was planned before, and the time that it took."""
         if (self.folder / PACE).is_file():
             said = read_document(self.folder / PACE)
-            self.turns = [Turn(*turn) for turn in said["turns"]]
-            self.until -= said["used"]
+            try:
+                turns = [
+                    (whole("step", step, least=0), float(at), whole("steps", end)) for step, at, end in said["turns"]
+                ]
+                self.until -= float(said["used"])
+            except DAMAGE as error:
+                raise CheckpointError(f"{self.folder / PACE} is damaged. Remove it: time is planned anew.") from error
+            self.turns = [Turn(*turn) for turn in turns]
         for turn in self.turns:
             if turn.step <= state.step:
                 self.plan.take_turn(turn)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, get_args
 
 import numpy as np
 import torch
@@ -31,18 +31,21 @@ from vitrail.checkpoint.run_folder import (
     write_run,
 )
 from vitrail.config import ViTConfig
+from vitrail.config.check import one_of, whole
 from vitrail.config.fields import complete, encode, meant
 from vitrail.config.objective import Objective
+from vitrail.config.recipe import Result
 from vitrail.data.near import LARGEST
 from vitrail.data.source import Source, Subset
 from vitrail.data.sources.remote import RemoteShards
 from vitrail.data.splits import content_hashes
 from vitrail.errors import CheckpointError, ConfigError, VitrailError
-from vitrail.files import fingerprint_of, new_folder, verify_sums, write_sums, writing
-from vitrail.files.atomic import HINTS, sync
+from vitrail.files import fingerprint_of, new_folder, read_regular, verify_sums, write_sums, writing
+from vitrail.files.atomic import HINTS, open_to_append, sync
+from vitrail.files.reading import LARGEST_DOCUMENT
 from vitrail.runtime.reporter import Reporter
 from vitrail.train.loop import Plan
-from vitrail.train.state import State
+from vitrail.train.state import DAMAGE, State
 from vitrail.train.task import CUT, Task, training_split, will_cut
 
 DONE, RESOLVED, LEFT_OUT, PACE, LOCK = "summary.json", "resolved.json", "left_out.json", "pace.json", ".lock"
@@ -155,7 +158,7 @@ def run_lock(out: Path, report: Reporter) -> Iterator[None]:
     """Have the folder for this process, which removes what killed ones left; refuses one where a run goes on."""
     with ExitStack() as stack:
         with writing(out):
-            file = stack.enter_context((out / LOCK).open("a"))
+            file = stack.enter_context(open_to_append(out / LOCK))
             patience, words = time.monotonic() + PATIENCE, f"another process trains in {out}"
             if not (free := lock(file)):
                 report.note(f"{words}: waiting for it to end")
@@ -170,7 +173,7 @@ def run_lock(out: Path, report: Reporter) -> Iterator[None]:
         yield
 
 
-def lock(file: IO[str]) -> bool:
+def lock(file: IO[bytes]) -> bool:
     """Lock a file until it is closed or the process ends, however it ends; tells whether nobody else has."""
     try:
         import fcntl
@@ -189,9 +192,11 @@ def read_done(out: Path) -> dict[str, Any] | None:
         return None
     said = read_document(out / DONE)
     try:
-        taken = {"result": said.get("result", "last"), "result_step": said.get("result_step", said["step"])}
-        return {"step": said["step"], "steps": said["steps"], **taken, "metrics": dict(said["metrics"])}
-    except (KeyError, TypeError, ValueError) as error:
+        steps = {"step": said["step"], "steps": said["steps"], "result_step": said.get("result_step", said["step"])}
+        found: dict[str, Any] = {name: whole(name, value, least=0) for name, value in steps.items()}
+        metrics = {name: float(value) for name, value in said["metrics"].items()}
+        return {**found, "result": one_of("result", said.get("result", "last"), get_args(Result)), "metrics": metrics}
+    except DAMAGE as error:
         raise CheckpointError(f"{out / DONE} is damaged. Remove it: the same request then finishes anew.") from error
 
 
@@ -282,8 +287,10 @@ def read_into(state: State, path: Path) -> dict[str, Any]:
     weights, others = (read_safetensors(path / name)[0] for name in (WEIGHTS, TENSORS))
     own = read_predictor(path)
     try:
+        for name, least in (("journal", 0), ("images at a time", 1)):
+            document[name] = whole(name, document[name], least=least)
         state.restore(document, weights, others if own is None else {**others, **own.tensors})
-    except (KeyError, TypeError, ValueError) as error:
+    except DAMAGE as error:
         raise CheckpointError(f"{path} is not of this run: {error!r}. Give another folder.") from None
     return document
 
@@ -313,7 +320,7 @@ class Journal:
         missing = max(size - self.size, 0)
         with writing(self.path):
             if missing and self.size:
-                held = self.path.read_bytes()
+                held = read_regular(self.path, most=LARGEST_DOCUMENT)
                 size = held.rfind(b"\n") + 1  # half a line would spoil the next
             if self.size > size:
                 os.truncate(self.path, size)
@@ -330,7 +337,7 @@ class Journal:
         numbers = {name: value for name, value in record.items() if isinstance(value, float)}
         unsaid = {name: None for name, value in numbers.items() if not math.isfinite(value)}  # JSON has no word for it
         line = json.dumps({**record, **unsaid}, allow_nan=False) + "\n"
-        with writing(self.path), self.path.open("ab") as file:
+        with writing(self.path), open_to_append(self.path) as file:
             file.write(line.encode())
         if self.board is not None:
             for name, value in {**record, **record.get("time", {})}.items():

@@ -1,6 +1,5 @@
 """How many steps fit into a time: measured in a short trial, before the run begins; `Tempo` then keeps to the time."""
 
-import json
 import math
 import statistics
 import tempfile
@@ -13,6 +12,7 @@ from typing import Any
 from vitrail.checkpoint.run_folder import BEGUN, read_document
 from vitrail.config.recipes import adjust
 from vitrail.errors import ConfigError
+from vitrail.files import read_json_lines
 from vitrail.runtime.reporter import SILENT
 from vitrail.train.chores import ANSWER
 from vitrail.train.folder import LOG
@@ -72,7 +72,7 @@ def _trial(task: Task, probe: Probe | None = None, limit: float = math.inf) -> t
             return record["kind"] == "train" and record["step"] >= LEAST and time.monotonic() - start > limit
 
         run(trial, SILENT, probe, [ends])
-        lines = [json.loads(line) for line in (out / LOG).read_text().splitlines()]
+        lines = read_json_lines(out / LOG)
     paces = [line["time"]["images_per_second"] for line in lines if line["kind"] == "train"]
     probes = [line["time"]["seconds"] for line in lines if line["kind"] == "probe"]
     return batch / statistics.median(paces[1:][-COUNTED:]), max(probes, default=0.0)

@@ -238,10 +238,12 @@ def resume(ready: Ready, group: Group, report: Reporter) -> None:
     group.on_main(lambda: ready.checkpoints.prune(state))
     plan.feed.note(tuple(state.bad))
     report.note(f"resuming from step {state.step:,} of {plan.steps:,}")
-    if plan.config.micro_batch is None and saved["processes"] == group.world_size:
+    if plan.config.micro_batch is None and saved.get("processes") == group.world_size:
         plan.micro_batch = saved["images at a time"]  # whatever is free now
     now = numeric_environment(plan)
-    if changed := [f"{name} {now[name]}, where it was {saved[name]}" for name in now if saved[name] != now[name]]:
+    if changed := [
+        f"{name} {now[name]}, where it was {saved.get(name)}" for name in now if saved.get(name) != now[name]
+    ]:
         report.note(f"{'; '.join(changed)}: the result will be the same to rounding, not to the bit")
 
 

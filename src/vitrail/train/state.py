@@ -14,6 +14,7 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from vitrail.config import Card
+from vitrail.config.check import whole
 from vitrail.config.recipe import SGD, Adam
 from vitrail.data.source import Skip
 from vitrail.errors import ConfigError, VitrailError
@@ -186,12 +187,20 @@ def _message(where: Callable[[], str], loss: float, norm: float) -> str:
     )
 
 
+# What a document of a run raises that is not as it was written.
+DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+
+
 class Best(NamedTuple):
     """The best evaluation so far."""
 
     step: int
     value: float
     loss: float | None = None  # which tells apart what is equally good; None in runs of before
+
+
+def _best(*, step: object, value: float, loss: float | None = None) -> Best:
+    return Best(whole("step", step, least=0), float(value), None if loss is None else float(loss))
 
 
 @dataclass
@@ -269,7 +278,7 @@ class State:
 
     @torch.no_grad()
     def restore(self, document: Mapping[str, Any], weights: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> None:
-        """Become what was saved; a state of another run raises KeyError, TypeError or ValueError."""
+        """Become what was saved; a state of another run raises one of `DAMAGE`."""
         pairs = [(self.tally, take_own_rank(others["tally"]))]
         memories: list[tuple[Tensor, dict[str, Tensor]]] = []
         for name, parameter in trainable_names(self.module):
@@ -283,10 +292,10 @@ class State:
         for target, value in everything:  # all of them before any is changed
             if target.shape != value.shape:
                 raise ValueError(f"a tensor of {tuple(value.shape)} where {tuple(target.shape)} is expected")
-        self.best = None if document["best"] is None else Best(**document["best"])
-        self.metrics = dict(document["metrics"])
+        self.best = None if document["best"] is None else _best(**document["best"])
+        self.metrics = {name: float(value) for name, value in document["metrics"].items()}
         self.bad = [Skip(**skip) for skip in document["bad"]]
-        self.step, self.stale = document["step"], document["stale"]
+        self.step, self.stale = (whole(name, document[name], least=0) for name in ("step", "stale"))
         for target, value in pairs:
             target.copy_(distribute_like(value, target))
         for parameter, found in memories:

@@ -1,7 +1,6 @@
 """A run as it was asked for: its images by what they are for, how to train, and the model that it begins with."""
 
 import os
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from vitrail.config.recipe import Training
 from vitrail.data.source import Source, Subset
 from vitrail.data.splits import SomeClasses, hold_out, split
 from vitrail.errors import WITHOUT_LABELS, CheckpointError, ConfigError, DataError
-from vitrail.files import replacing
+from vitrail.files import read_arrays, replacing
 from vitrail.models import Model, create
 from vitrail.models.base import CosineHead
 from vitrail.models.build import DIRECTIONS, draw
@@ -319,11 +318,18 @@ def choose_parts(splits: Mapping[str, Source], cut: Cut | None) -> Parts:
 def _read_cut(path: Path, source: Source, share: float | None) -> Cut | None:
     """Read a cut of these images, of this share where it is said."""
     try:
-        with np.load(path, allow_pickle=False) as held:
-            same = str(held["fingerprint"]) == source.fingerprint
-            return (held["train"], held["dev"]) if same and share in (None, float(held["share"])) else None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        held = read_arrays(path)
+        same = str(held["fingerprint"]) == source.fingerprint and share in (None, float(held["share"]))
+        return (held["train"], held["dev"]) if same and _are_places(held, len(source)) else None
+    except (OSError, ValueError, TypeError, KeyError):
         return None
+
+
+def _are_places(held: Mapping[str, NDArray[Any]], count: int) -> bool:
+    """Tell whether both parts of a cut are numbers of a source's images."""
+    parts = (held["train"], held["dev"])
+    whole = all(part.ndim == 1 and part.dtype.kind == "i" for part in parts)
+    return whole and all(part.min(initial=0) >= 0 and part.max(initial=0) < count for part in parts)
 
 
 def _some(names: tuple[str, ...]) -> str:

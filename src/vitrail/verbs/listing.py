@@ -94,7 +94,7 @@ def _of_run(path: Path, name: str, kind: Literal["box", "run"]) -> ListedModel:
     config: ModelConfig | None = None
     metrics: dict[str, Any] = {}
     if (path / "config.json").is_file():
-        config = decode(read_document(path / "config.json")["model"])
+        config = decode(read_document(path / "config.json").get("model"))
     if (path / "metrics.json").is_file():
         metrics = read_document(path / "metrics.json")
     accuracy = metrics.get("test_accuracy", metrics.get("accuracy"))

@@ -15,11 +15,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.config.check import whole
-from vitrail.errors import ConfigError
+from vitrail.errors import ConfigError, one_line
 from vitrail.files import check_writable, replacing, write_bytes
 from vitrail.files.tables import write_table
 from vitrail.ops.metrics import bounded, first_classes, log_probabilities
-from vitrail.runtime.reporter import cell_len, fit, one_line
+from vitrail.runtime.reporter import cell_len, fit
 
 WIDEST = (0.4, 0.3)  # shares of a terminal's width that names and labels take at most
 LEAST, MOST = 40, 1 << 14  # columns of a table: of a narrow terminal, and of none, which cuts no path

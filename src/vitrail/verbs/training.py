@@ -1,7 +1,6 @@
 """`vitrail.finetune` and `vitrail.pretrain`: the two recipes of the paper, on one loop."""
 
 import inspect
-import json
 import os
 import tempfile
 import time
@@ -19,7 +18,7 @@ from vitrail.config.recipes import adjust
 from vitrail.data.open import open_data
 from vitrail.errors import ConfigError, DataError, VitrailError
 from vitrail.evaluation.features import choose_sets, draw_sets, probe_features
-from vitrail.files import home_path
+from vitrail.files import home_path, read_json_lines
 from vitrail.models import Model
 from vitrail.runtime.machine import is_main_process, keep_memory
 from vitrail.runtime.reporter import harmless, reporting
@@ -215,8 +214,7 @@ def _train(
 
 
 def _ended(outcome: Outcome, task: Task, *, kept: bool) -> Run:
-    log = outcome.out / LOG
-    history = tuple(json.loads(line) for line in log.read_text().splitlines()) if log.is_file() else ()
+    history = tuple(read_json_lines(outcome.out / LOG))
     held = load(outcome.out) if outcome.step > 0 and not kept and is_main_process() else None
     if held is not None:
         held.trained_on = remember(task)

@@ -144,15 +144,16 @@ def vtab(
     task = replace(task, preprocessing=prepared)
     wanted, place = protocol.choose_tasks(tasks), home_path(folder)
     found, missing = protocol.find_tasks(place, wanted, select=select)
-    places = "\n".join(f"  {place / each.key}  ({each.title}, {each.classes} classes)" for each in missing)
-    lacking = f"{places}\nEach holds {protocol.LAYOUT}."
+    places = [f"{place / each.key}  ({each.title}, {each.classes} classes)" for each in missing]
+    listed = "\n".join([*(f"  {place}" for place in places), f"Each holds {protocol.LAYOUT}."])
     if not found:
-        raise DataError(f"{folder} has none of the {len(wanted)} tasks.\n{lacking}")
+        some = "; ".join(places[:3]) + "; ..." * (len(places) > 3)
+        raise DataError(f"{folder} has none of the {len(wanted)} tasks: {some}. Each holds {protocol.LAYOUT}.")
     plan = protocol.VtabPlan(task=task, tasks=found, seeds=tuple(seeds), select=select)
     keep_memory()
     with reporting(quiet=quiet or not is_main_process()) as report:
         if missing:
-            report.note(f"{len(missing)} of {len(wanted)} tasks are not there and left out.\n{lacking}")
+            report.note(f"{len(missing)} of {len(wanted)} tasks are not there and left out.\n{listed}")
         if odd := protocol.departures(task.training):
             report.note(f"not the paper's setting: {'; '.join(odd)}")
         made = Vtab(plan=plan, measured=protocol.vtab(plan, report))

@@ -31,6 +31,7 @@ Value = TypeVar("Value")
 MOST_TENSORS = 10_000
 LONGEST_NAME = 1000  # signs of a tensor's
 MOST_AXES = 16
+LARGEST_HEADER = 16 << 20  # bytes: that of 10,000 tensors has 2
 PRECISIONS = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
 CODES = {dtype: code for code, dtype in PRECISIONS.items()}
 # What compiling, sharding and recomputing put into the names of a module's parts, wherever it was done.
@@ -256,7 +257,7 @@ def read_at(number: int, start: int, into: np.ndarray) -> None:
 
 def damaged(path: Path, why: object) -> CheckpointError:
     """Say that a file is not what it was when it was written."""
-    return CheckpointError(f"{path} is damaged: {why}. Copy or download it again.")
+    return CheckpointError(f"{path} is damaged: {shortened(str(why), 400)}. Copy or download it again.")
 
 
 def room_for(path: Path, name: str, entry: Entry) -> Tensor:
@@ -280,14 +281,16 @@ class SafeArchive(Archive):
     def __init__(self, path: Path, file: BinaryIO) -> None:
         from safetensors import SafetensorError, safe_open
 
+        self._number = file.fileno()
+        length = int.from_bytes(os.pread(self._number, 8, 0), "little")
+        if length > min(LARGEST_HEADER, os.fstat(self._number).st_size):
+            raise damaged(path, f"its header would have {length:,} bytes")
         with refusing(path):
             try:
                 with safe_open(path, framework="pt") as checked:
                     names = set(checked.keys())
             except SafetensorError as error:
                 raise damaged(path, error) from error
-        self._number = file.fileno()
-        length = int.from_bytes(os.pread(self._number, 8, 0), "little")
         try:
             header = parse_json(os.pread(self._number, length, 8))
         except ValueError as error:  # of numbers that the library takes, such as one of 5,000 digits

@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from vitrail.data.decode import SUFFIXES, ImageError, Pixels
 from vitrail.data.source import Names, Source
 from vitrail.errors import WITHOUT_LABELS, DataError, VitrailError
-from vitrail.files import cache_folder, fingerprint_of, open_regular, read_regular, replacing
+from vitrail.files import cache_folder, fingerprint_of, read_arrays, read_regular, replacing
 
 SPLITS = {"train": "train", "val": "val", "validation": "val", "test": "test"}
 LARGEST = 512 << 20  # bytes of an image file
 NAMED = 20  # files that are no images, of which the names are kept; all are counted
 FORMAT = 3  # of the remembered list
 AGAIN = "leads to a folder that was read already"
+ABOVE = "leads to a folder that this one is in"
 
 
 @dataclass(frozen=True)
@@ -200,9 +201,13 @@ def _scan(root: Path) -> Index:
     seen: set[tuple[int, int]] = set()
     folders, links = deque([""]), deque[str]()
     ignored, ignored_names = 0, list[str]()
+    above = {str(place) for place in Path(os.path.realpath(root)).parents}
     while folders or links:
-        folder = folders.popleft() if folders else links.popleft()
+        linked, folder = not folders, (folders or links).popleft()
         path = os.path.join(root, folder)
+        if linked and os.path.realpath(path) in above:  # or all of a disk would be read
+            problems.append((folder, ABOVE))
+            continue
         try:
             found = os.stat(path)  # before it is read: what changes meanwhile is seen the next time
             if (found.st_dev, found.st_ino) in seen:
@@ -265,9 +270,9 @@ def _remember(path: Path, index: Index) -> None:
 
 def _recall(root: Path, path: Path) -> Index | None:
     try:
-        with open_regular(path) as opened, np.load(opened, allow_pickle=False) as file:
-            (version, ignored, *lengths), labels, changed = file["numbers"].tolist(), file["labels"], file["changed"]
-            texts = file["texts"].tobytes().decode("utf-8", "surrogateescape").split("\0")
+        file = read_arrays(path)
+        (version, ignored, *lengths), labels, changed = file["numbers"].tolist(), file["labels"], file["changed"]
+        texts = file["texts"].tobytes().decode("utf-8", "surrogateescape").split("\0")
         ends = [sum(lengths[: part + 1]) for part in range(5)]
         names, class_names, folders, ignored_names, problems = (
             texts[end - length : end] for end, length in zip(ends, lengths, strict=True)

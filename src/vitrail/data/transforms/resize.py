@@ -5,6 +5,7 @@ level away); `big_vision` cuts them off to whole levels ("bv"). Neither antialia
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,6 +24,7 @@ from vitrail.ops.constants import constant
 from vitrail.ops.random import Purpose, draws
 
 How = Resizing | Interpolation | Literal["area"]
+LARGE = 1 << 25  # levels of an image above which its channels are done one after the other
 SLACK = 2.0**-10  # levels; what is cut off must not fall for the last bit of a sum
 
 
@@ -111,7 +113,9 @@ def resize_small(
 
 def by_area(pixels: UInt8[Tensor, "*B C H W"], size: tuple[int, int]) -> Float[Tensor, "*B C h w"]:
     """Average over what each new pixel covers, fractions of pixels included, as TensorFlow's ResizeArea."""
-    tall = _cover(pixels.to(torch.float64).transpose(-1, -2), size[0]).transpose(-1, -2)
+    bands = pixels.split(max(LARGE // 8 // pixels[..., 0].numel(), 1), dim=-1)  # of columns: each takes much memory
+    parts = [_cover(band.to(torch.float64).transpose(-1, -2), size[0]).transpose(-1, -2) for band in bands]
+    tall = torch.cat(parts, dim=-1)
     return _cover(tall, size[1]).to(torch.float32)
 
 
@@ -168,17 +172,31 @@ def _like(made: Tensor, pixels: Tensor) -> Tensor:
     return made.unflatten(0, pixels.shape[:-3]) if pixels.ndim > 3 else made[0]
 
 
+def _by_channel(work: Callable[[Tensor], Tensor], pixels: Tensor) -> Tensor:
+    """Do something with an image; with a large one by channel, since real numbers take four times its memory."""
+    if pixels.numel() < LARGE:
+        return work(pixels)
+    return torch.cat([work(part) for part in pixels.split(1, dim=-3)], dim=-3)
+
+
 def _plain(pixels: Tensor, size: tuple[int, int], mode: Interpolation) -> Tensor:
     """Interpolate between the nearest pixels, half-pixel centres, without antialiasing, in float32."""
-    real = F.interpolate(_four(pixels).to(torch.float32), size=size, mode=mode, align_corners=False)
-    return _like(real, pixels)
+
+    def work(part: Tensor) -> Tensor:
+        return F.interpolate(part.to(torch.float32), size=size, mode=mode, align_corners=False)
+
+    return _like(_by_channel(work, _four(pixels)), pixels)
 
 
 def _antialiased(pixels: Tensor, size: tuple[int, int], mode: Interpolation) -> Tensor:
     """Interpolate over all that a new pixel covers; whole numbers throughout on the CPU, as the image libraries do."""
     if mode == "lanczos":  # which torch has since 2.13 alone
         rows, cols = (_lanczos(*sides, pixels.device) for sides in zip(pixels.shape[-2:], size, strict=True))
-        return _rounded(torch.einsum("ri,...ij,cj->...rc", rows, pixels.to(rows.dtype), cols))
+
+        def work(part: Tensor) -> Tensor:
+            return torch.einsum("ri,...ij,cj->...rc", rows, part.to(rows.dtype), cols)
+
+        return _rounded(_by_channel(work, pixels))
     four = _four(pixels)
     if pixels.device.type != "cpu":
         four = four.to(torch.float32)
