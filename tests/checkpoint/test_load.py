@@ -36,7 +36,12 @@ def expected(arrays: dict[str, np.ndarray], images: torch.Tensor) -> torch.Tenso
     return reference(weights, images.double()).float()
 
 
-@pytest.mark.parametrize("name", cases.MODELS)
+LARGE = ("vit_b32_gap_224",)  # its layers are those of others here
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in cases.MODELS]
+)
 def test_logits_are_the_authors(name: str, tmp_path: Path) -> None:
     case = cases.read(name)
     np.savez(tmp_path / "weights.npz", **cases.draw_weights(case))  # pyright: ignore[reportArgumentType]

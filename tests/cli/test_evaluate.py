@@ -230,6 +230,7 @@ def test_numbers_that_are_none_are_said(
     )
 
 
+@pytest.mark.slow
 def test_two_processes_answer_as_one_and_the_first_speaks(home: Path, tmp_path: Path, runs: Runs) -> None:
     said = []
     for ranks in (1, 2):

@@ -152,7 +152,9 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return train
 
 
-@pytest.mark.parametrize("word", ["masked-patch", "mae", pytest.param("next-pixel", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "word", ["masked-patch", *(pytest.param(word, marks=pytest.mark.slow) for word in ("mae", "next-pixel"))]
+)
 def test_a_run_is_opened_with_what_predicts_and_so_is_its_checkpoint(
     word: str, run_of: Callable[[str], Path], tmp_path: Path
 ) -> None:

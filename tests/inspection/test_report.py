@@ -33,7 +33,7 @@ from vitrail.inspection.study import Inspected, draw_images, drawn_count, look, 
 from vitrail.inspection.views import Views, spread, views_of
 from vitrail.models import Model, ViT
 
-QUICK = ("vit", "hybrid", "bit")
+QUICK = ("vit", "bit")
 
 
 @pytest.fixture
@@ -219,6 +219,7 @@ def test_a_model_that_diverged_is_refused_and_nothing_is_written(tmp_path: Path)
         looked(model)
 
 
+@pytest.mark.slow
 def test_a_model_without_classes_has_no_answers_to_compare(tmp_path: Path) -> None:
     subject = looked(family("vit", classes=None))
     made = write_report(tmp_path / "out", subject)
@@ -317,6 +318,7 @@ def test_large_grids_have_a_tile_for_some_of_their_patches() -> None:
     assert {"positions", "positions-before", "positions-resampled"} <= names
 
 
+@pytest.mark.slow
 def test_two_models_stand_side_by_side(tmp_path: Path) -> None:
     subject, other = looked(family("vit")), looked(family("hybrid"))
     assert subject.found is not None

@@ -222,6 +222,7 @@ def test_checkpointing_draws_the_same_masks_again() -> None:
         torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_a_compiled_model_draws_the_same_masks_and_is_not_compiled_again_for_other_keys(untyped: None) -> None:
     torch.compiler.reset()
     model, counter = vit(**RANDOM), CompileCounterWithBackend("aot_eager")

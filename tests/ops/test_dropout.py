@@ -101,7 +101,7 @@ BACKENDS = [
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dynamic", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_compiled_masks_have_the_same_bits(untyped: None, backend: str, dynamic: bool) -> None:
     torch.compiler.reset()
     mask: Any = torch.compile(keep_mask, fullgraph=True, backend=backend, dynamic=dynamic)

@@ -141,6 +141,7 @@ def test_the_decoder_is_narrow_beside_a_narrow_encoder(width: int, expected: int
     assert (found.width, found.heads, found.mlp_width, found.depth) == (expected, expected // 64, 4 * expected, 4)
 
 
+@pytest.mark.slow
 def test_a_run_learns_and_hands_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = ("model.depth=2", "model.width=48", "model.heads=3", "model.mlp_width=96", "decoder_depth=1", "rate=3e-3")
     small = (*small, "evaluate_every=30")

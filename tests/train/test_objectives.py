@@ -148,6 +148,7 @@ def test_two_processes_have_one_palette_and_learn_as_one_does(parallel: str, run
     )
 
 
+@pytest.mark.slow
 def test_a_run_of_pixels_is_gone_on_from_and_its_recipe_needs_no_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -113,6 +113,7 @@ def test_a_trial_probes_once_and_tells_its_time(tmp_path: Path) -> None:
     assert each > 0
 
 
+@pytest.mark.slow
 def test_a_command_of_minutes_ends_in_time_and_goes_on_as_it_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -97,7 +97,8 @@ def test_the_loss_is_the_mean_over_all_pixels_and_the_first_has_scores_of_its_ow
     assert module.first.grad is not None
 
 
-@pytest.mark.parametrize("read_out", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("read_out", [False, True])
 def test_a_run_learns_goes_on_and_is_read_out_by_a_linear_probe(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], *, read_out: bool
 ) -> None:

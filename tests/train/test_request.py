@@ -205,7 +205,7 @@ def chosen_for(model: str | Model, kind: Literal["finetune", "pretrain"] = "fine
     return choose_recipe(request, {"all": Many(600, (40, 40))}, open_start(model))
 
 
-@pytest.mark.parametrize(("name", "size"), [("ViT-Ti/8", 40), ("BiT-R50x1", 40)])
+@pytest.mark.parametrize(("name", "size"), [("ViT-Ti/8", 40), pytest.param("BiT-R50x1", 40, marks=pytest.mark.slow)])
 def test_a_fresh_model_in_memory_is_trained_as_its_name_would_be(name: str, size: int) -> None:
     model = create(name, image_size=size)
     by_name, fresh = chosen_for(name), chosen_for(model)

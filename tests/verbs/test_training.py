@@ -118,7 +118,7 @@ def test_any_batch_size_trains_with_mixup(batch_size: int) -> None:
     assert (run.finished, run.step) == (True, 2)
 
 
-@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("kept", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_run_stands_for_its_model_everywhere(tmp_path: Path, *, kept: bool) -> None:
     run = finetune(Shades(), steps=1, out=tmp_path / "run" if kept else None)
     images = [Shades()[index][0] for index in range(3)]
