@@ -124,6 +124,11 @@ def test_a_few_headers_that_make_names_longer_are_read(tmp_path: Path) -> None:
     assert (len(source), source.problems, source.read(0)) == (1, [], PNG.getvalue())
 
 
+def test_a_pattern_of_a_number_without_end_is_a_name() -> None:
+    with pytest.raises(DataError, match="cannot read"):
+        TarSource("x-{0.." + "9" * 5000 + "}.tar")
+
+
 @pytest.mark.parametrize("label", [b"[" * 50_000, b"9" * 5000, b"9" * 4000, b'"\\ud800"', b"-5", b"1000000"])
 def test_a_label_in_a_tar_that_is_none_is_told(label: bytes, tmp_path: Path) -> None:
     body = b'{"label": ' + label + b"}"
