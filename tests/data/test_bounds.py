@@ -28,7 +28,7 @@ from vitrail.data.sources.table import TableSource
 from vitrail.data.sources.tar import TarSource
 from vitrail.data.transforms import resize as resizing
 from vitrail.data.transforms.resize import resize, resize_small
-from vitrail.errors import DataError
+from vitrail.errors import CheckpointError, DataError
 from vitrail.files import write_sums
 from vitrail.ops import near
 from vitrail.ops.near import thumbnail
@@ -122,6 +122,16 @@ def test_a_few_headers_that_make_names_longer_are_read(tmp_path: Path) -> None:
             tar.addfile(info, io.BytesIO(data))
     source = TarSource(tmp_path / "x.tar")
     assert (len(source), source.problems, source.read(0)) == (1, [], PNG.getvalue())
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="got one that is none"):
+        open_data("https://[::1")
+
+
+def test_a_pattern_of_a_number_without_end_is_a_name() -> None:
+    with pytest.raises(DataError, match="cannot read"):
+        TarSource("x-{0.." + "9" * 5000 + "}.tar")
 
 
 @pytest.mark.parametrize("label", [b"[" * 50_000, b"9" * 5000, b"9" * 4000, b'"\\ud800"', b"-5", b"1000000"])

@@ -20,7 +20,7 @@ from vitrail.data.sources.shards import Shards
 from vitrail.data.sources.tar import TarSource, class_list, expand
 from vitrail.errors import CheckpointError, ConfigError, DataError, VitrailError
 from vitrail.files import fetch_if_there, place_of, short_hash
-from vitrail.files.transfer import shown
+from vitrail.files.transfer import parse, shown
 from vitrail.ops.random import Purpose, key, shuffled
 
 SPAN = 1 << 32  # numbers of samples that a shard has for itself
@@ -29,6 +29,7 @@ SPAN = 1 << 32  # numbers of samples that a shard has for itself
 def open_remote(pattern: str, *, unlabeled: bool = False) -> Source:
     """Stream the shards of a pattern; where the server lists no classes all are fetched, since the labels say them."""
     urls = list(expand(pattern))
+    parse(urls[0])  # refuses what is no address
     try:
         names = classes_of(urls[0])
     except CheckpointError:
