@@ -170,7 +170,7 @@ class ImageTable:
         path = self.paths[number]
         arrays: list[Any] = []
         held = 0
-        with _opened(path) as file:
+        with _opened(path, footers=self._kept.footers) as file:
             if within >= file.metadata.num_row_groups or file.metadata.row_group(within).num_rows != rows:
                 raise DataError(f"{path} has changed since it was opened. Open it again.")
             size = _check_size(file.metadata.row_group(within), (self.image,), path)
@@ -204,6 +204,7 @@ class _Kept:
         self.process = os.getpid()
         self.lock = threading.Lock()
         self._arrays: OrderedDict[int, list[Any]] = OrderedDict()
+        self.footers = dict[Any, Any]()
 
     def get(self, group: int) -> list[Any] | None:
         if group in self._arrays:
@@ -220,10 +221,11 @@ class _Kept:
 
 
 @contextmanager
-def _opened(path: Path, *encoded: str) -> Iterator[Any]:
+def _opened(path: Path, *encoded: str, footers: dict[Any, Any] | None = None) -> Iterator[Any]:
     """Open a parquet file; whatever its damage makes the library raise becomes one error.
 
-    Texts of the columns `encoded` are read once each, however often they come: one may be all of a memory.
+    Texts of the columns `encoded` are read once each, however often they come: one may be all of a memory. `footers`
+    keeps what the last file says of itself, which is long where its row groups are many.
     """
     try:
         from pyarrow import parquet
@@ -231,8 +233,14 @@ def _opened(path: Path, *encoded: str) -> Iterator[Any]:
         raise ConfigError("reading parquet files needs pyarrow. Install it: pip install pyarrow.") from error
     try:
         options: dict[str, Any] = {"page_checksum_verification": True, "read_dictionary": encoded or None}
-        with open_regular(path) as plain, parquet.ParquetFile(plain, **options) as file:
-            yield file
+        with open_regular(path) as plain:
+            stamp = os.fstat(plain.fileno())
+            key = (path, stamp.st_size, stamp.st_mtime_ns)
+            with parquet.ParquetFile(plain, metadata=(footers or {}).get(key), **options) as file:
+                if footers is not None and key not in footers:
+                    footers.clear()
+                    footers[key] = file.metadata
+                yield file
     except VitrailError:
         raise
     except Exception as error:  # whatever its damage makes the library, or numpy, raise
