@@ -164,6 +164,31 @@ def test_a_parquet_file_of_more_rows_than_bytes_is_refused(tmp_path: Path) -> No
     assert "it says that it has 300,000 images" in refusal(tmp_path / "x.parquet")
 
 
+@pytest.mark.parametrize("column", ["image", "label"])
+def test_a_parquet_file_that_grows_beyond_any_picture_is_refused(
+    column: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitrail.files.tables.SMALL", 1 << 20)
+    rows = {"image": [PNG.getvalue()] * 3, "label": ["a"] * 3}
+    parquet.write_table(arrow.table(rows), tmp_path / "x.parquet", compression="zstd")
+    assert len(open_data(tmp_path / "x.parquet")["all"]) == 3
+    rows[column] = [bytes(1 << 20) if column == "image" else "a" * (1 << 20)] * 3
+    parquet.write_table(arrow.table(rows), tmp_path / "x.parquet", compression="zstd", use_dictionary=False)
+    assert "images do not shrink so far" in refusal(tmp_path / "x.parquet")
+
+
+def test_an_image_that_a_parquet_file_repeats_without_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is written once, in a dictionary, and takes its size for every row."""
+    monkeypatch.setattr("vitrail.files.tables.SMALL", 1 << 20)
+    rows = {"image": [os.urandom(300_000)] * 50, "label": ["a"] * 50}
+    parquet.write_table(arrow.table(rows), tmp_path / "x.parquet")
+    source = open_data(tmp_path / "x.parquet")["all"]
+    with pytest.raises(ImageError, match="expected row groups of at most"):
+        source.read(0)
+
+
 def test_an_idx_file_that_grows_beyond_any_picture_is_refused(tmp_path: Path) -> None:
     for name, shape in (("images-idx3", (300, 1024, 1024)), ("labels-idx1", (300,))):
         with gzip.open(tmp_path / f"train-{name}-ubyte.gz", "wb", compresslevel=1) as file:

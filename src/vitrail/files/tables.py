@@ -4,7 +4,7 @@ import hashlib
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vitrail.errors import WITHOUT_LABELS, ConfigError, DataError, VitrailError
 from vitrail.files import columns as found
 from vitrail.files.atomic import replacing
-from vitrail.files.reading import open_regular
+from vitrail.files.reading import LARGEST_GROWTH, SMALL, open_regular
 
 LARGEST_GROUP = 1 << 30  # bytes of images in one row group: all of it is read for one row
 KEPT = 128 << 20  # bytes of decoded row groups that a process keeps
@@ -65,7 +65,7 @@ class ImageTable:
                     )
                 _check_rows(file.metadata, path)
                 for group in range(file.metadata.num_row_groups):
-                    _check_size(file.metadata.row_group(group), self.image, path)
+                    _check_size(file.metadata.row_group(group), columns, path)
                     groups.append((number, group, file.metadata.row_group(group).num_rows))
         if self.label is None and not unlabeled:
             raise DataError(
@@ -123,7 +123,7 @@ class ImageTable:
         parts: list[NDArray[np.int64]] = []
         texts: dict[str, int] = {}
         for path in self.paths:
-            with _opened(path) as file:
+            with _opened(path, self.label) as file:
                 is_text = found.is_text(file.schema_arrow.field(self.label).type)
                 for batch in file.iter_batches(batch_size=65536, columns=[self.label], use_threads=False):
                     parts.append(
@@ -170,13 +170,14 @@ class ImageTable:
         path = self.paths[number]
         arrays: list[Any] = []
         held = 0
-        with _opened(path) as file:
+        with _opened(path, footers=self._kept.footers) as file:
             if within >= file.metadata.num_row_groups or file.metadata.row_group(within).num_rows != rows:
                 raise DataError(f"{path} has changed since it was opened. Open it again.")
-            _check_size(file.metadata.row_group(within), self.image, path)
-            for batch in file.iter_batches(BATCH, row_groups=[within], columns=[self.image], use_threads=False):
+            size = _check_size(file.metadata.row_group(within), (self.image,), path)
+            batch_size = max(1, min(BATCH, SMALL // max(size, 1)))  # any row may be as large as all that is written
+            for batch in file.iter_batches(batch_size, row_groups=[within], columns=[self.image], use_threads=False):
                 held += batch.nbytes
-                if held > LARGEST_GROUP:
+                if held > min(LARGEST_GROUP, max(SMALL, 2 * size)):
                     raise _too_large(path, held)
                 arrays.append(batch.column(0))
         return arrays
@@ -203,6 +204,7 @@ class _Kept:
         self.process = os.getpid()
         self.lock = threading.Lock()
         self._arrays: OrderedDict[int, list[Any]] = OrderedDict()
+        self.footers = dict[Any, Any]()
 
     def get(self, group: int) -> list[Any] | None:
         if group in self._arrays:
@@ -219,15 +221,26 @@ class _Kept:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """Open a parquet file; whatever its damage makes the library raise becomes one error."""
+def _opened(path: Path, *encoded: str, footers: dict[Any, Any] | None = None) -> Iterator[Any]:
+    """Open a parquet file; whatever its damage makes the library raise becomes one error.
+
+    Texts of the columns `encoded` are read once each, however often they come: one may be all of a memory. `footers`
+    keeps what the last file says of itself, which is long where its row groups are many.
+    """
     try:
         from pyarrow import parquet
     except ImportError as error:
         raise ConfigError("reading parquet files needs pyarrow. Install it: pip install pyarrow.") from error
     try:
-        with open_regular(path) as plain, parquet.ParquetFile(plain, page_checksum_verification=True) as file:
-            yield file
+        options: dict[str, Any] = {"page_checksum_verification": True, "read_dictionary": encoded or None}
+        with open_regular(path) as plain:
+            stamp = os.fstat(plain.fileno())
+            key = (path, stamp.st_size, stamp.st_mtime_ns)
+            with parquet.ParquetFile(plain, metadata=(footers or {}).get(key), **options) as file:
+                if footers is not None and key not in footers:
+                    footers.clear()
+                    footers[key] = file.metadata
+                yield file
     except VitrailError:
         raise
     except Exception as error:  # whatever its damage makes the library, or numpy, raise
@@ -242,12 +255,20 @@ def _check_rows(metadata: Any, path: Path) -> None:  # noqa: ANN401
         raise DataError(f"{path} is damaged: it says that it has {sum(rows):,} images. {found.COPY}")
 
 
-def _check_size(group: Any, image: str, path: Path) -> None:  # noqa: ANN401
+def _check_size(group: Any, names: Collection[str | None], path: Path) -> int:  # noqa: ANN401
+    """Give the bytes of a row group's columns of these names; refuse what is too large, or grows as no images do."""
     columns = (group.column(number) for number in range(group.num_columns))
-    chosen = [column for column in columns if column.path_in_schema.split(".")[0] == image]
-    size = sum(max(column.total_uncompressed_size, column.total_compressed_size) for column in chosen)
+    chosen = [column for column in columns if column.path_in_schema.split(".")[0] in names]
+    packed = sum(column.total_compressed_size for column in chosen)
+    size = max(packed, sum(column.total_uncompressed_size for column in chosen))
     if size > LARGEST_GROUP:
         raise _too_large(path, size)
+    if size > max(SMALL, LARGEST_GROWTH * min(packed, path.stat().st_size)):
+        raise DataError(
+            f"{path} says that a row group of {packed:,} bytes holds {size:,}: images do not shrink so far. If it is "
+            "yours, write it again with smaller row groups."
+        )
+    return size
 
 
 def _too_large(path: Path, size: int) -> DataError:
