@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from vitrail.data.source import Batch
 from vitrail.errors import ConfigError
 from vitrail.runtime.reporter import SILENT
 from vitrail.train import pace
+from vitrail.train.chores import Tempo
 from vitrail.train.loop import Plan, train_step
 from vitrail.train.run import run
 from vitrail.train.state import State
@@ -220,6 +222,22 @@ def test_a_machine_that_slows_down_ends_in_time_with_its_schedule(tmp_path: Path
     assert max(falls) < 0.1 * max(rates)  # nor jumps,
     assert rates[-1] < 0.05 * max(rates)  # and comes to its end
     assert json.loads((tmp_path / "run" / "pace.json").read_text())["turns"]
+
+
+@pytest.mark.parametrize(
+    ("took", "each", "expected"),
+    [
+        (6.0, 0.02, 2 * (6 - 48 * 0.02) + 311 * 0.02),  # its processes started: twice, for val and for test
+        (2.4, 0.11, 2.4 * 311 / 48),  # by the image
+        (0.0, 0.12, 311 * 0.04),  # not yet evaluated: a third of a training image's
+    ],
+)
+def test_the_last_evaluations_take_what_starting_and_images_do(took: float, each: float, expected: float) -> None:
+    plan: Any = SimpleNamespace(config=SimpleNamespace(batch_size=16))
+    evaluation: Any = SimpleNamespace(seconds=took)
+    unused: Any = None
+    tempo = Tempo(1, plan, unused, SILENT, Path(), 100.0, 100.0, (48, 263), evaluation)
+    assert tempo._at_the_end(16 * each) == pytest.approx(expected)
 
 
 def test_a_resumed_run_follows_what_was_planned_to_the_bit(

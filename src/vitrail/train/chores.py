@@ -226,11 +226,17 @@ class Tempo(_Noting):
         write_documents(self.folder, {PACE: {"used": used, "turns": [list(turn) for turn in self.turns]}})
 
     def _at_the_end(self, pace: float) -> float:
-        """Give the seconds that the last evaluations take: as the last one did, or a share of a step's for an image."""
+        """Give the seconds that the last evaluations take: as the last one did, or a share of a step's for an image.
+
+        An image costs no more than one that is trained on; what is left of the last one's time started it.
+        """
         val, test = self.images
-        if self.evaluation is not None and self.evaluation.seconds and val:
-            return self.evaluation.seconds * (1 + test / val)
-        return ANSWER * pace / self.plan.config.batch_size * (val + test)
+        trained = pace / self.plan.config.batch_size
+        if self.evaluation is None or not self.evaluation.seconds or not val:
+            return ANSWER * trained * (val + test)
+        each = min(self.evaluation.seconds / val, trained)
+        starting = self.evaluation.seconds - each * val
+        return starting * (1 + (test > 0)) + each * (val + test)
 
 
 @dataclass
