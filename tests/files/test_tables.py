@@ -150,7 +150,7 @@ def test_only_the_last_row_groups_are_held(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(table, "_read", lambda group: reads.append(group) or real(group))
     for index in range(count):
         assert table.row(index).data == blob(index, size)
-        assert table._kept.size() <= 160_000
+        assert table._kept.size <= 160_000
     assert reads == list(range(12))  # each once
     for index in (46, 51, 47):
         table.row(index)

@@ -205,6 +205,7 @@ class _Kept:
         self.lock = threading.Lock()
         self._arrays: OrderedDict[int, list[Any]] = OrderedDict()
         self.footers = dict[Any, Any]()
+        self.size = 0  # bytes
 
     def get(self, group: int) -> list[Any] | None:
         if group in self._arrays:
@@ -213,11 +214,13 @@ class _Kept:
 
     def put(self, group: int, arrays: list[Any]) -> None:
         self._arrays[group] = arrays
-        while len(self._arrays) > 1 and self.size() > KEPT:
-            self._arrays.popitem(last=False)
+        self.size += _bytes(arrays)
+        while len(self._arrays) > 1 and self.size > KEPT:
+            self.size -= _bytes(self._arrays.popitem(last=False)[1])
 
-    def size(self) -> int:
-        return sum(array.nbytes for arrays in self._arrays.values() for array in arrays)
+
+def _bytes(arrays: list[Any]) -> int:
+    return sum(array.nbytes for array in arrays)
 
 
 @contextmanager
