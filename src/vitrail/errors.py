@@ -3,6 +3,8 @@
 What a message quotes comes from files and servers: a terminal is never driven by it, nor flooded.
 """
 
+from collections.abc import Sequence
+
 WITHOUT_LABELS = "pre-training learns without labels: objective=masked-patch (or mae, next-pixel)."
 LONGEST = 1900  # signs of a message
 
@@ -25,6 +27,12 @@ def shortened(text: str, most: int = LONGEST) -> str:
         return text
     end = most // 4
     return f"{text[: most - end]} ... ({len(text) - most:,} more signs) ... {text[-end:]}"
+
+
+def some_of(names: Sequence[str], most: int) -> str:
+    """Name some, and count the rest."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 class VitrailError(Exception):

@@ -12,6 +12,7 @@ from vitrail.config import Card, ModelConfig, Preprocessing, Provenance, ViTConf
 from vitrail.config.check import texts
 from vitrail.config.preprocessing import AUTHORS, DECISIVE, IMAGENET
 from vitrail.errors import ConfigError
+from vitrail.files import parse_json
 
 PIL_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 
@@ -90,8 +91,8 @@ def to_note(config: ModelConfig, card: Card) -> dict[str, str]:
 
 def _from_note(notes: Mapping[str, str]) -> tuple[Preprocessing | None, tuple[str, ...]]:
     """Read the preprocessing of our own note, and what of it was assumed; nothing where there is none."""
-    with suppress(ValueError, RecursionError, KeyError, TypeError, ConfigError):
-        said = json.loads(notes[NOTE])
+    with suppress(ValueError, KeyError, TypeError, ConfigError):
+        said = parse_json(notes[NOTE])
         return decode(said["preprocessing"], Preprocessing), texts("assumed", said["assumed"])
     return None, ()
 

@@ -14,7 +14,7 @@ from vitrail.config.recipe import Training
 from vitrail.config.recipes import recipe
 from vitrail.config.words import ANSWERS, MODEL, TRAINING, suggest
 from vitrail.config.zoo import FILE_FIELDS, boxed, names, parse, read_model_settings
-from vitrail.errors import CheckpointError, ConfigError, DataError
+from vitrail.errors import CheckpointError, ConfigError, DataError, some_of
 from vitrail.files import home_path
 
 ADDRESSES = ("hf:", "https://", "http://")
@@ -96,8 +96,7 @@ def check_images(paths: Sequence[str]) -> None:
 
 def no_images(paths: Sequence[str]) -> DataError:
     """Say that there is no image where one was named."""
-    more = f" and {len(paths) - NAMED:,} more" if len(paths) > NAMED else ""
-    return DataError(f"there is no image at {', '.join(map(repr, paths[:NAMED]))}{more}. Check the path.")
+    return DataError(f"there is no image at {some_of([*map(repr, paths)], NAMED)}. Check the path.")
 
 
 def read_fields(

@@ -1,8 +1,8 @@
 """From what a person names to sources of images: recognised by what is there."""
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from vitrail.config.given import check_data
@@ -17,8 +17,10 @@ from vitrail.data.sources.remote import open_remote
 from vitrail.data.sources.synthetic import SyntheticSource
 from vitrail.data.sources.table import table_splits
 from vitrail.data.sources.tar import TarSource
-from vitrail.errors import DataError, VitrailError, shortened
-from vitrail.files import fetch_dataset, home_path
+from vitrail.errors import DataError
+from vitrail.files import fetch_dataset, home_path, reading
+
+_reading = partial(reading.refusing, kind=DataError, unread="cannot be read as images", cure=" Check the path.")
 
 NAMES = {**SPLITS, "valid": "val", "dev": "val", "all": "train"}  # of splits, and what each is for
 SYNTHETIC = {"train": 2000, "test": 1000}  # scenes of each split, of 64 pixels
@@ -90,20 +92,6 @@ def open_split(what: str | os.PathLike[str], split: str | None = None, *, allow_
         asked = "which split is not said" if split is None else f"there is no split {split!r}"
         raise DataError(f"{os.fspath(what)}: {asked}. There are: {', '.join(splits)}.")
     return splits[split]
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Say in an error of ours why images are not read, by the system or by whatever library their damage stopped."""
-    try:
-        yield
-    except VitrailError:
-        raise
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}. Check the path.") from error
-    except Exception as error:  # what nobody foresaw in a file is an error of the file all the same
-        reason = f"{type(error).__name__}: {shortened(str(error), 200)}"
-        raise DataError(f"{path} cannot be read as images: {reason}. Copy or download it again.") from error
 
 
 def _in_folder(folder: Path, *, allow_pipe: bool, unlabeled: bool) -> Mapping[str, Source]:

@@ -7,12 +7,15 @@ import os
 import stat
 import warnings
 import zipfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy
+
+from vitrail.errors import VitrailError, shortened
 
 DEEPEST = 100  # levels of a JSON document
 LARGEST_DOCUMENT = 64 << 20  # bytes
@@ -49,6 +52,20 @@ def open_regular(path: str | os.PathLike[str], *, most: int | None = None) -> io
     except BaseException:
         os.close(number)
         raise
+
+
+@contextmanager
+def refusing(path: Path, kind: type[VitrailError], unread: str, cure: str = "") -> Iterator[None]:
+    """Say in an error of ours why a file is not read, by the system or by whatever library its damage stopped."""
+    try:
+        yield
+    except VitrailError:
+        raise
+    except OSError as error:
+        raise kind(f"cannot read {path}: {error.strerror or error}.{cure}") from error
+    except Exception as error:  # what nobody foresaw in a file is an error of the file all the same
+        reason = f"{type(error).__name__}: {shortened(str(error), 200)}"
+        raise kind(f"{path} {unread}: {reason}. Copy or download it again.") from error
 
 
 def read_regular(path: str | os.PathLike[str], *, most: int) -> bytes:

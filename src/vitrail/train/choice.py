@@ -18,9 +18,9 @@ from vitrail.config.recipes import adjust, hyperrule, recipe
 from vitrail.data.decode import ImageError, OpenImage
 from vitrail.data.source import Source
 from vitrail.data.sources.remote import RemoteShards
-from vitrail.errors import ConfigError, DataError
+from vitrail.errors import ConfigError, DataError, some_of
 from vitrail.train.request import Choice, TrainRequest, leaf_of
-from vitrail.train.task import AnyModel, Start, known_config, some_of, training_split
+from vitrail.train.task import NAMED, AnyModel, Start, known_config, training_split
 
 LOOKED_AT = 64  # images whose sides are read to choose by,
 MANY = 256  # and those that are looked at for being too small
@@ -241,7 +241,7 @@ def describe_small(source: Source, config: ModelConfig) -> list[str]:
         f"{source.name(index)} ({height}x{width})" for index, (height, width) in looked if min(height, width) < patch
     ]
     counted = f"{len(small):,} of {'the' if len(looked) == len(source) else 'some'} {len(looked):,} images"
-    return [f"{counted} are smaller than a patch of {patch} pixels: {some_of(small)}"] if small else []
+    return [f"{counted} are smaller than a patch of {patch} pixels: {some_of(small, NAMED)}"] if small else []
 
 
 def _whole_patch(patch: int, size: tuple[int, int]) -> int:

@@ -17,7 +17,7 @@ from vitrail.config.objective import Labels, NextPixels, check_suitable
 from vitrail.config.recipe import Training
 from vitrail.data.source import Source, Subset
 from vitrail.data.splits import SomeClasses, hold_out, split
-from vitrail.errors import WITHOUT_LABELS, CheckpointError, ConfigError, DataError
+from vitrail.errors import WITHOUT_LABELS, CheckpointError, ConfigError, DataError, some_of
 from vitrail.files import read_arrays, replacing
 from vitrail.models import Model, create
 from vitrail.models.base import CosineHead
@@ -250,14 +250,14 @@ def describe_gaps(parts: Parts) -> Iterator[str]:
     if len(names) == 1:
         yield f"there is one class alone, {names[0]}: nothing to learn from it"
     if gone := [name for name in names if not counts[name]]:
-        yield f"no image to train on of {some_of(gone)}: the model cannot learn {_them(gone)}"
+        yield f"no image to train on of {some_of(gone, NAMED)}: the model cannot learn {_them(gone)}"
     if parts.val is None or not len(parts.val):
         return
     held = _images_of(parts.val)
     for single, words in ((True, "one image to train on"), (False, "no image")):
         lacking = [name for name in names if counts[name] and not held[name] and (counts[name] == 1) == single]
         if lacking:
-            yield f"{words}{' and none' * single} to validate with of {some_of(lacking)}"
+            yield f"{words}{' and none' * single} to validate with of {some_of(lacking, NAMED)}"
 
 
 def _images_of(source: Source) -> dict[str, int]:
@@ -269,12 +269,6 @@ def _images_of(source: Source) -> dict[str, int]:
 
 def _them(names: Sequence[str]) -> str:
     return "it" if len(names) == 1 else "them"
-
-
-def some_of(names: Sequence[str]) -> str:
-    """Name some, and count the rest."""
-    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
 
 
 def without_held_out(run: Path | Model, source: Source) -> Source:

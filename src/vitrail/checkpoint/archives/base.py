@@ -10,8 +10,9 @@ import re
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from functools import partial
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
@@ -23,8 +24,8 @@ from torch import Tensor
 
 from vitrail.checkpoint.archives.foreign import name_file, name_zip
 from vitrail.config.check import DEEPEST
-from vitrail.errors import CheckpointError, VitrailError, shortened
-from vitrail.files import open_regular, parse_json, replacing
+from vitrail.errors import CheckpointError, shortened
+from vitrail.files import open_regular, parse_json, reading, replacing
 
 Shape = tuple[int, ...]
 Value = TypeVar("Value")
@@ -41,6 +42,9 @@ DAMAGE = (
     *(zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, KeyError, RuntimeError, NotImplementedError),
     *(SyntaxError, OverflowError, MemoryError, RecursionError),
 )
+
+
+refusing = partial(reading.refusing, kind=CheckpointError, unread="cannot be read, it may be damaged")
 
 
 class Entry(NamedTuple):
@@ -128,22 +132,6 @@ def open_archive(path: Path) -> Archive:
         f"{path} is no file of weights: {what}. "
         "Expected .npz, safetensors (or an index of its shards), or .pth of torch.save."
     )
-
-
-@contextmanager
-def refusing(path: Path) -> Iterator[None]:
-    """Say in a refusal of ours why a file is not read, by the system or by whatever library its damage stopped."""
-    try:
-        yield
-    except VitrailError:
-        raise
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror or error}.") from error
-    except Exception as error:  # what nobody foresaw in a file is an error of the file all the same
-        reason = f"{type(error).__name__}: {shortened(str(error), 200)}"
-        raise CheckpointError(
-            f"{path} cannot be read, it may be damaged: {reason}. Copy or download it again."
-        ) from error
 
 
 class Headers:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from vitrail.checkpoint.archives.base import LONGEST_NAME
 from vitrail.checkpoint.archives.pickles import Global, Opaque, Refused, TensorRecord
 from vitrail.errors import CheckpointError
 
@@ -15,7 +16,6 @@ WRAPPERS = (
 )
 DEEPEST = 8  # of wrappers
 MOST_LOOKS = 200_000  # at parts of what was saved, however often they are named in it
-LONGEST = 1_000  # of a name
 
 
 def unwrap(path: Path, loaded: object) -> tuple[Tensors, tuple[str, ...]]:
@@ -104,7 +104,7 @@ class _Search:
                 inside = held.get(kind)
                 for name, value in self.look(inside if isinstance(inside, dict) else {}):
                     path = f"{prefix}{name}"
-                    if len(path) > LONGEST:
+                    if len(path) > LONGEST_NAME:
                         raise Refused("a module with names without end")
                     if _is_tensor(value) and not (kind == "_buffers" and name in passing):
                         found[path] = value

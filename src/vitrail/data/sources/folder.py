@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from vitrail.data.decode import SUFFIXES, ImageError, Pixels
 from vitrail.data.source import Names, Source
-from vitrail.errors import WITHOUT_LABELS, DataError, VitrailError
+from vitrail.errors import WITHOUT_LABELS, DataError, VitrailError, some_of
 from vitrail.files import cache_folder, fingerprint_of, read_arrays, read_regular, replacing
 
 SPLITS = {"train": "train", "val": "val", "validation": "val", "test": "test"}
@@ -155,7 +155,7 @@ def read_file(path: str) -> bytes:
 
 
 def _few(names: list[str]) -> str:
-    return ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return some_of([*map(repr, names)], 5)
 
 
 def _is_hidden(name: str) -> bool:
