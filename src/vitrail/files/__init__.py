@@ -13,6 +13,7 @@ from vitrail.files.atomic import (
 from vitrail.files.download import fetch, fetch_if_there, place_of, recorded_sum
 from vitrail.files.hashes import SUMS, fingerprint_of, image_hash, listed_sums, short_hash, verify_sums, write_sums
 from vitrail.files.hub import fetch_dataset, fetch_repository
+from vitrail.files.public import fetch_public
 from vitrail.files.reading import open_regular, parse_json, read_arrays, read_json, read_json_lines, read_regular
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "fetch",
     "fetch_dataset",
     "fetch_if_there",
+    "fetch_public",
     "fetch_repository",
     "fingerprint_of",
     "home_path",
