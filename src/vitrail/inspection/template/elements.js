@@ -24,3 +24,16 @@ function followScheme(changed = () => {}) {
   for (const query of [darkSystem, printing]) query.addEventListener("change", apply);
   apply();
 }
+
+// Copy what an element says; where the browser keeps that from a page, select it instead. The button says which.
+async function copyText(element, button) {
+  const before = button.textContent;
+  try {
+    await navigator.clipboard.writeText(element.textContent);
+    button.textContent = "Copied";
+  } catch {
+    getSelection().selectAllChildren(element);
+    button.textContent = "Selected: press Ctrl+C";
+  }
+  setTimeout(() => (button.textContent = before), 2500);
+}
