@@ -1,12 +1,49 @@
-"""A small document of the inspection page, and what a test does with the page in a browser."""
+"""A browser, a small document of the inspection page, and what a test does with a page in a browser."""
 
 import base64
 import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, Page, sync_playwright
+
+CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
+in_browser = pytest.mark.skipif(not CHROMIUM.exists(), reason="no Chromium: set CHROMIUM or run make browser")
+
+
+@contextmanager
+def chromium(*flags: str) -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *flags])
+        yield opened
+        opened.close()
+
+
+# All text that is seen, with the contrast of its colour to what is behind it.
+CONTRASTS = """() => {
+  const light = (text) => {
+    const [red, green, blue] = text.match(/[\\d.]+/g).slice(0, 3).map((value) => value / 255)
+      .map((value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+  };
+  const behind = (element) => {
+    const colour = getComputedStyle(element).backgroundColor;
+    return colour === "rgba(0, 0, 0, 0)" ? behind(element.parentElement) : colour;
+  };
+  const spoken = [...document.body.querySelectorAll("*")].filter((element) => element.checkVisibility() &&
+    !["SCRIPT", "OPTION"].includes(element.tagName) &&
+    [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim()));
+  return spoken.map((element) => {
+    const [one, other] = [light(getComputedStyle(element).color), light(behind(element))];
+    return [element.textContent, (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05)];
+  });
+}"""
 
 ROWS, COLS, LAYERS, HEADS = 3, 5, 2, 4
 PATCHES = ROWS * COLS

@@ -1,4 +1,3 @@
-import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,15 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 from browsing import (
+    CONTRASTS,
     MAPS,
     PEAKS,
     POOLED,
     POOLED_PEAKS,
     ROLLOUT,
     attention,
+    chromium,
     color_at,
     document,
     image,
+    in_browser,
     packed,
     percent,
     pixels,
@@ -24,22 +26,18 @@ from browsing import (
     readout,
     slide,
 )
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from vitrail.errors import DataError
 from vitrail.inspection.page import render_page
 
-CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
-in_browser = pytest.mark.skipif(not CHROMIUM.exists(), reason="no Chromium: set CHROMIUM or run make browser")
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as opened:
         yield opened
-        opened.close()
 
 
 Visit = Callable[..., Page]
@@ -217,26 +215,6 @@ def test_nothing_overflows_to_the_side(visit: Visit, width: int) -> None:
     long = "n01440764-" + "tench" * 30
     page = visit(document(title=long, command=long, images=[image(long, label=long, mistake=True)]), width=width)
     assert page.evaluate("() => document.documentElement.scrollWidth") <= width
-
-
-CONTRASTS = """() => {
-  const light = (text) => {
-    const [red, green, blue] = text.match(/[\\d.]+/g).slice(0, 3).map((value) => value / 255)
-      .map((value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4));
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
-  };
-  const behind = (element) => {
-    const colour = getComputedStyle(element).backgroundColor;
-    return colour === "rgba(0, 0, 0, 0)" ? behind(element.parentElement) : colour;
-  };
-  const spoken = [...document.body.querySelectorAll("*")].filter((element) => element.checkVisibility() &&
-    !["SCRIPT", "OPTION"].includes(element.tagName) &&
-    [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim()));
-  return spoken.map((element) => {
-    const [one, other] = [light(getComputedStyle(element).color), light(behind(element))];
-    return [element.textContent, (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05)];
-  });
-}"""
 
 
 @in_browser

@@ -1,20 +1,57 @@
-// The rest of the page: its head, the mistakes, the figures, the tables, and the colours.
+// The rest of the page: its head, links into the viewer, the mistakes, the figures and the tables.
 
 const given = JSON.parse(byId("document").textContent);
-const darkSystem = matchMedia("(prefers-color-scheme: dark)");
-const printing = matchMedia("print");
-let scheme = "system";
 const LONG = 24; // rows from which it scrolls by itself
 
-// Light or dark, by choice or else by the system, and light on paper; a figure without a dark picture keeps its light one, on white.
-function applyScheme() {
-  if (scheme === "system") delete document.documentElement.dataset.scheme;
-  else document.documentElement.dataset.scheme = scheme;
-  const dark = !printing.matches && (scheme === "dark" || (scheme === "system" && darkSystem.matches));
+// A figure without a dark picture keeps its light one, on white.
+function colourFigures(dark) {
   given.figures.forEach((figure) => {
     const picture = byId(`figure-${figure.id}`).querySelector("img");
     picture.src = dark && figure.dark ? figure.dark : figure.src;
     picture.classList.toggle("on-white", dark && !figure.dark);
+  });
+}
+
+// Take over what a link says; whatever is not understood or out of range is left out. True where it spoke of an image.
+function adopt(hash) {
+  const short = /^#image-(\d+)$/.exec(hash);
+  const said = new URLSearchParams(short ? `image=${short[1]}` : hash.slice(1));
+  const whole = (name, low, high) => {
+    const value = /^\d+$/.test(said.get(name) ?? "") ? Number(said.get(name)) : -1;
+    if (value >= low && value <= high) state[name] = value;
+  };
+  whole("image", 0, given.images.length - 1);
+  const grid = given.images[state.image].attention;
+  if (grid) {
+    whole("layer", 1, grid.layers);
+    whole("head", 1, grid.heads);
+    whole("patch", 0, grid.rows * grid.cols - 1);
+    if (said.get("head") === "mean") state.head = 0;
+    if (Object.hasOwn(PARTS, said.get("show") ?? "") || said.get("show") === "nothing") state.show = said.get("show");
+  }
+  return said.has("image");
+}
+
+// The address follows what is chosen a moment later, since browsers limit its changes.
+let later = 0;
+function writeAddress() {
+  clearTimeout(later);
+  later = setTimeout(() => {
+    const { image, layer, head, patch } = state;
+    const view = attention ? `&layer=${layer}&head=${head || "mean"}&show=${shown()}&patch=${patch}` : "";
+    history.replaceState(null, "", `#image=${image}${view}`);
+  }, 120);
+}
+
+function openViewer() {
+  adopt(location.hash);
+  startViewer(writeAddress);
+  showImages(given.images, state.image);
+  window.addEventListener("hashchange", () => {
+    if (!adopt(location.hash)) return;
+    openImage();
+    byId("viewer").scrollIntoView();
+    byId("picture").focus({ preventScroll: true });
   });
 }
 
@@ -105,15 +142,10 @@ function start() {
   byId("measured").hidden = !given.headline && !first.length && !figures.first;
   byId("figures").hidden = !figures.last;
   byId("tables").hidden = !tables.last;
-  if (given.images.length) startViewer(given.images);
+  if (given.images.length) openViewer();
   given.images.forEach((image, index) => image.mistake && byId("mistake-list").append(mistakeOf(image, index)));
   byId("mistakes").hidden = byId("mistake-list").children.length === 0;
-  byId("scheme").addEventListener("change", (event) => {
-    scheme = event.target.value;
-    applyScheme();
-  });
-  for (const query of [darkSystem, printing]) query.addEventListener("change", applyScheme);
-  applyScheme();
+  followScheme(colourFigures);
 }
 
 start();

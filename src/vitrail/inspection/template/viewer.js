@@ -3,43 +3,37 @@
 const SIDE = 960; // pixels of the canvas's longer side
 const PARTS = { patch: "maps", pooled: "pooled", rollout: "rollout" };
 const MARKS = { true: ["\u2713", "right"], false: ["\u2717", "wrong"] };
-const byId = (id) => document.getElementById(id);
 
-// All that a link into the page can say, and what is asked of the eye alone; layer and head count from 1, head 0 is the
-// mean, image and patch count from 0 as in the document.
+// All that is chosen; layer and head count from 1, head 0 is the mean, image and patch count from 0 as in the document.
 const state = { image: 0, layer: Infinity, head: 0, show: "patch", patch: -1, opacity: 0.85, smooth: false };
 let images = [];
 let attention = null; // of the image shown, unpacked
 let weights = null; // of the view shown
 let hovered = -1; // the patch under the pointer
 let backdrop = null; // the image alone, at the canvas's size
-
-function make(tag, properties = {}, ...children) {
-  const element = Object.assign(document.createElement(tag), properties);
-  element.append(...children);
-  return element;
-}
+let whenChosen = () => {}; // told after someone asked for another view
 
 const available = (show) => attention !== null && (show === "nothing" || attention[PARTS[show]] !== null);
 const shown = () => [state.show, "patch", "pooled", "rollout"].find(available) ?? "nothing";
 
-function startViewer(given) {
-  images = given;
-  byId("viewer").hidden = false;
+// Make the controls work, once; `told` is called whenever someone asks for another view.
+function startViewer(told = () => {}) {
+  whenChosen = told;
   byId("scale").querySelector("i").style.background = `linear-gradient(90deg, ${STOPS.map(
     (stop) => `rgb(${stop.join(" ")})`,
   ).join(", ")})`;
-  images.forEach((image, index) => byId("thumbnails").append(thumbnail(image, index)));
   listenToControls();
   listenToPicture();
   listenToThumbnails();
-  window.addEventListener("hashchange", () => {
-    if (!adopt(location.hash)) return;
-    openImage();
-    byId("viewer").scrollIntoView();
-    byId("picture").focus({ preventScroll: true });
-  });
-  adopt(location.hash);
+}
+
+// Take these images in the place of those before, and open one of them.
+function showImages(given, first = 0) {
+  images = given;
+  state.image = first;
+  byId("viewer").hidden = false;
+  byId("thumbnails").hidden = images.length === 1;
+  byId("thumbnails").replaceChildren(...images.map(thumbnail));
   openImage();
 }
 
@@ -55,39 +49,13 @@ function thumbnail(image, index) {
   return option;
 }
 
-// Take over what a link says; whatever is not understood or out of range is left out. True where it spoke of an image.
-function adopt(hash) {
-  const short = /^#image-(\d+)$/.exec(hash);
-  const said = new URLSearchParams(short ? `image=${short[1]}` : hash.slice(1));
-  const whole = (name, low, high) => {
-    const value = /^\d+$/.test(said.get(name) ?? "") ? Number(said.get(name)) : -1;
-    if (value >= low && value <= high) state[name] = value;
-  };
-  whole("image", 0, images.length - 1);
-  const grid = images[state.image].attention;
-  if (grid) {
-    whole("layer", 1, grid.layers);
-    whole("head", 1, grid.heads);
-    whole("patch", 0, grid.rows * grid.cols - 1);
-    if (said.get("head") === "mean") state.head = 0;
-    if (Object.hasOwn(PARTS, said.get("show") ?? "") || said.get("show") === "nothing") state.show = said.get("show");
-  }
-  return said.has("image");
-}
-
-// Change the view because someone asked for it; the address follows a moment later, since browsers limit its changes.
-let later = 0;
+// Change the view because someone asked for it.
 function choose(change) {
   const other = "image" in change && change.image !== state.image;
   Object.assign(state, change);
   if (other) openImage();
   else draw();
-  clearTimeout(later);
-  later = setTimeout(() => {
-    const { image, layer, head, patch } = state;
-    const view = attention ? `&layer=${layer}&head=${head || "mean"}&show=${shown()}&patch=${patch}` : "";
-    history.replaceState(null, "", `#image=${image}${view}`);
-  }, 120);
+  whenChosen();
 }
 
 // Bring up the chosen image: its bytes, its answers, and controls that fit its attention.
@@ -130,7 +98,7 @@ function showAnswer(image) {
   const [sign, word] = MARKS[image.right] ?? ["", ""];
   const verdict = byId("verdict");
   verdict.className = word;
-  verdict.textContent = image.label === null ? "No label is known" : `Labelled ${image.label}`;
+  verdict.textContent = image.verdict ?? (image.label === null ? "No label is known" : `Labelled ${image.label}`);
   if (word) verdict.textContent = `${sign} ${word === "right" ? "Right:" : "Wrong: labelled"} ${image.label}`;
   byId("top").replaceChildren(
     ...image.top.map(({ name, probability }) => {
