@@ -6,7 +6,7 @@ from vitrail.errors import ConfigError, ShapeError
 
 def test_every_name_parses() -> None:
     kinds = {name: type(parse(name)) for name in names()}
-    assert len(kinds) == 30
+    assert len(kinds) == 31
     assert all((kind is BiTConfig) == name.startswith("BiT") for name, kind in kinds.items())
 
 

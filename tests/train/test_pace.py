@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from killed_runs import log
 
+import vitrail
 from vitrail.cli import main
 from vitrail.config.recipes import adjust, recipe
 from vitrail.data.open import open_data
@@ -180,6 +181,38 @@ def test_a_trial_ends_when_its_time_is_gone(tmp_path: Path, monkeypatch: pytest.
     each, _ = pace._trial(replace(task(tmp_path), training=replace(task(tmp_path).training, batch_size=400)), limit=0.0)
     assert made == [8, 8, 8]  # images of a step: none of 400 is waited for
     assert each > 0
+
+
+def test_minutes_count_from_the_start_of_a_command_or_of_a_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[tuple[float, float]] = []
+
+    def planned(task: Task, seconds: float, probe: object, *, since: float) -> tuple[int, str]:
+        asked.append((since, seconds))
+        return 10, "ten"
+
+    def begin(task: Task, *_: object) -> None:
+        assert task.until is not None
+        asked.append((task.until, task.seconds))
+        raise ConfigError("far enough")
+
+    monkeypatch.setattr("vitrail.verbs.training.steps_within", planned)
+    monkeypatch.setattr("vitrail.verbs.training.run", begin)
+    monkeypatch.setattr("vitrail.cli.time", SimpleNamespace(monotonic=lambda: 50.0))
+    monkeypatch.setattr("vitrail.verbs.training.time", SimpleNamespace(monotonic=lambda: 57.0))  # torch is loaded
+    assert main(["finetune", "sample", "--out", str(tmp_path / "run"), "--minutes", "2", "--device", "cpu"]) == 1
+    assert "far enough" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="far enough"):
+        vitrail.finetune("sample", minutes=2, device="cpu", quiet=True)
+    assert asked == [(50.0, 120.0), (170.0, 120.0), (57.0, 120.0), (177.0, 120.0)]
+
+
+def test_time_that_is_gone_already_has_no_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, 0.5)
+    monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=lambda: 130.0))
+    steps, _ = pace.steps_within(task(tmp_path / "a", validation_share=0.0), 600, since=100.0)
+    assert steps == pytest.approx((600 * 0.95 - 30 - 0.5 / 16 * 1000 / 3) / 0.5, abs=2)
 
 
 class Clock:

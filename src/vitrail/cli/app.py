@@ -22,7 +22,7 @@ from vitrail.config import FILE_FIELDS, read_model_settings
 from vitrail.config.given import TRAINS, check_usage
 from vitrail.config.words import MODEL
 from vitrail.errors import ConfigError, VitrailError, harmless
-from vitrail.runtime.reporter import reporting, wording
+from vitrail.runtime.reporter import began as began, reporting, wording
 
 # Where each command is; two words are a command of a group.
 COMMANDS = {
@@ -199,10 +199,7 @@ def _options(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program and give its exit status.
-
-    0 done, 1 failed, 2 wrong usage, 70 a bug, 130 interrupted, 141 where nobody reads on (`| head`).
-    """
+    """Run the program and give its exit status, whatever comes."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):  # what a terminal's encoding lacks is shown as its number
         if isinstance(stream, io.TextIOWrapper):

@@ -1,12 +1,13 @@
 """The zoo: every model of the paper by its name, as tables, and the one parser of names."""
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from vitrail.config.check import pair
-from vitrail.config.fields import make, read_settings
+from vitrail.config.fields import decode, make, read_settings
 from vitrail.config.model import BiTConfig, HybridStem, ModelConfig, PatchStem, Stem, ViTConfig
 from vitrail.config.words import suggest
 from vitrail.errors import ConfigError
@@ -70,18 +71,21 @@ def boxed() -> tuple[str, ...]:
 
 
 def names() -> tuple[str, ...]:
-    """List the names that `vitrail.create` takes; a ViT may have any other patch side too, a BiT any other width."""
-    return _NAMES
+    """List the names that `vitrail.create` takes; a ViT may have any other patch side too, a BiT any other width.
+
+    Those of the models in the box are the last: `vitrail.load` opens them as they were trained.
+    """
+    return (*_NAMES, *boxed())
 
 
 def parse(name: str, changes: Mapping[str, object] | None = None) -> ModelConfig:
-    """Read a name such as ViT-B/16, Axial-ViT-B/16, R50+ViT-B/16 or BiT-R50x1, with these fields changed."""
+    """Read a name such as ViT-B/16, R50+ViT-B/16, BiT-R50x1 or vitrail-ti8, with these fields changed."""
     kind, values = row(name)
     return make(kind, values, changes or {})
 
 
 def row(name: str) -> tuple[type[ModelConfig], dict[str, object]]:
-    """Find the kind of a model and the fields that its name says."""
+    """Find the kind of a model and the fields that its name says; of one in the box all, as its configuration does."""
     if not isinstance(name, str):
         raise ConfigError(f"a model's name is a text such as 'ViT-B/16'; got {name!r}.")
     if (match := _VIT.fullmatch(name)) and match["shape"] in SHAPES and match["style"] in (None, *STYLES):
@@ -94,11 +98,9 @@ def row(name: str) -> tuple[type[ModelConfig], dict[str, object]]:
     if re.fullmatch(r"[\w.-]+/[\w.-]*[a-z][\w.-]*", name):  # a patch is no word
         raise ConfigError(f"unknown model {name!r}. Did you mean 'hf:{name}', of the Hugging Face hub?")
     if name in boxed():
-        raise ConfigError(
-            f"{name} is a trained model, and this makes fresh ones: vitrail.load({name!r}) opens it, also for other "
-            "classes. Give one of vitrail.names()."
-        )
-    raise ConfigError(f"unknown model {name!r}.{suggest(name, (*_NAMES, *boxed()))}")
+        config = decode(json.loads((BOX / name / "config.json").read_text("utf-8"))["model"])
+        return type(config), {**vars(config)}
+    raise ConfigError(f"unknown model {name!r}.{suggest(name, names())}")
 
 
 def read_model_settings(

@@ -5,13 +5,13 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from hashlib import blake2b
 from math import sqrt
+from types import EllipsisType
 from typing import assert_never
 
 import torch
 from torch import Generator, Tensor, nn
 
 from vitrail.config import BiTConfig, ModelConfig, ViTConfig, as_size, parse, whole
-from vitrail.config.words import MODEL
 from vitrail.errors import ConfigError
 from vitrail.models.base import Model
 from vitrail.models.resnet import BiT
@@ -104,8 +104,8 @@ def rule(name: str) -> Draw:
 def create(
     name: str,
     *,
-    classes: int | None = 1000,
-    image_size: int | tuple[int, int] = 224,
+    classes: int | EllipsisType | None = ...,
+    image_size: int | tuple[int, int] | None = None,
     seed: int = 0,
     device: torch.device | str | None = None,
     **fields: object,
@@ -113,12 +113,13 @@ def create(
     """Make a fresh model by the paper's name, such as ViT-B/16: one of `vitrail.names()`; `load` opens trained ones.
 
     `classes` is how many the classifier tells apart (None: there is none), `image_size` a side or (height, width) in
-    pixels; `seed` draws the weights; `fields` are others of its configuration, such as `depth=6`.
+    pixels; left out, they are 1,000 and 224. `seed` draws the weights; `fields` are others of its configuration, such
+    as `depth=6`. A name in the box, vitrail-ti8, gives a model like that one, of its 200 classes and 64 pixels where
+    no others are said, which knows nothing: `vitrail.load("vitrail-ti8")` opens the trained one.
     """
-    said = {MODEL.get(word, word) for word in fields}  # num_classes
-    usual = {"classes": classes, "image_size": as_size(image_size)}
-    config = parse(name, {**{field: value for field, value in usual.items() if field not in said}, **fields})
-    return build(config, seed=seed, device=device)
+    given = {} if classes is ... else {"classes": classes}
+    given |= {} if image_size is None else {"image_size": as_size(image_size)}
+    return build(parse(name, {**given, **fields}), seed=seed, device=device)
 
 
 def build(config: ModelConfig, *, seed: int, device: torch.device | str | None = None) -> Model:

@@ -17,6 +17,8 @@ PAUSE = 2.0  # seconds between plain lines of a run that goes fast
 LIVE = 0.2  # seconds between two drawings of a live line
 # How notes are put for who reads them: a command line speaks of flags where the library speaks of keywords.
 wording: ContextVar[Callable[[str], str]] = ContextVar("wording", default=str)
+# When the command began that a function answers, by time.monotonic; none where Python calls it.
+began: ContextVar[float | None] = ContextVar("began", default=None)
 
 
 class Reporter:

@@ -29,16 +29,21 @@ FEWEST = 10  # steps that are planned at first, where a trial on a busy machine 
 SPARE = 0.95  # of the time, as machines have moods
 
 
-def steps_within(task: Task, seconds: float, probe: Probe | None = None) -> tuple[int, str]:
-    """Give the steps that fit, evaluations, probes and all, and why; those of the run itself where it has begun."""
+def steps_within(
+    task: Task, seconds: float, probe: Probe | None = None, *, since: float | None = None
+) -> tuple[int, str]:
+    """Give the steps that fit, evaluations, probes and all, and why; those of the run itself where it has begun.
+
+    The seconds count from `since`, by time.monotonic, or from now.
+    """
     if (task.out / BEGUN).is_file():
         steps = read_document(task.out / BEGUN).get("training", {}).get("steps")
         if isinstance(steps, int):
             return steps, f"{steps:,} steps, as the run was begun with"
-    start = time.perf_counter()
+    start = time.monotonic() if since is None else since
     pace, probing = _trial(task, probe, SHARE * seconds)
     every = task.training.probe_every or task.training.evaluate_every
-    left = seconds * SPARE - (time.perf_counter() - start) - probing * (1 if every else TIMES)
+    left = seconds * SPARE - (time.monotonic() - start) - probing * (1 if every else TIMES)
     images, evaluated, last = _images(task)
     each = pace * (1 + ANSWER * evaluated / max(images, 1)) + (probing / every if every else 0)
     steps = int((left - pace / task.training.batch_size * ANSWER * last) / each)

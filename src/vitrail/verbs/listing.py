@@ -67,7 +67,7 @@ def list_models(folders: Sequence[str | os.PathLike[str]] = USUAL) -> ModelList:
     found = [_of_run(BOX / name, name, "box") for name in boxed()]
     for folder in folders:
         found += _in_folder(home_path(folder))
-    for name in names():
+    for name in (name for name in names() if name not in boxed()):
         config = parse(name)
         size = config.image_size
         found.append(ListedModel(name=name, kind="fresh", parameters=parameters(config).total, image_size=size))

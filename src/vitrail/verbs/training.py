@@ -21,7 +21,7 @@ from vitrail.evaluation.features import choose_sets, draw_sets, probe_features
 from vitrail.files import home_path, read_json_lines
 from vitrail.models import Model
 from vitrail.runtime.machine import is_main_process, keep_memory
-from vitrail.runtime.reporter import harmless, reporting
+from vitrail.runtime.reporter import began, harmless, reporting
 from vitrail.train.choice import choose_recipe, choose_start, describe_small
 from vitrail.train.folder import LOG
 from vitrail.train.pace import steps_within
@@ -172,7 +172,7 @@ def _train(
     **how: Any,  # noqa: ANN401
 ) -> Run:
     """Read what is asked, choose what is open, run it, and give the run; `make_task` takes the rest."""
-    start_time, model = time.monotonic(), of_run(model)
+    start_time, model = began.get() or time.monotonic(), of_run(model)
     watching = [callbacks] if callable(callbacks) else callbacks or ()
     if not isinstance(watching, Sequence) or not all(map(callable, watching)):
         raise ConfigError(f"callbacks must be functions of a record of the log; got {callbacks!r:.100}.")
@@ -204,7 +204,7 @@ def _train(
             report.note(reason)
         if minutes is not None:
             report.note("measuring how long a step takes")
-            steps, reason = steps_within(task, 60 * minutes, probing)
+            steps, reason = steps_within(task, 60 * minutes, probing, since=start_time)
             training = adjust(task.training, {"steps": steps})
             task = replace(task, training=training, until=start_time + 60 * minutes, seconds=60 * minutes)
             report.note(reason)
