@@ -41,6 +41,12 @@ DOORS = {
     "huggingface_hub": ("files",),
     "typer": ("cli",),
     "rich": ("cli", "runtime.reporter"),
+    "fastapi": ("serve",),
+    "starlette": ("serve",),
+    "pydantic": ("serve",),
+    "uvicorn": ("serve",),
+    "python_multipart": ("serve",),
+    "prometheus_client": ("serve",),
 }
 FILES = sorted(SOURCE.rglob("*.py"))
 
@@ -91,7 +97,7 @@ def test_imports_only_point_down(path: Path) -> None:
 
 
 # What a command may reach beside its own room: public functions, words of configurations and errors, the reporter.
-COMMANDS_REACH = ("cli", "verbs", "config", "errors", "runtime.reporter", "__version__")
+COMMANDS_REACH = ("cli", "verbs", "serve", "config", "errors", "runtime.reporter", "__version__")
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if path.parent.name == "cli"], ids=module_of)
@@ -146,6 +152,9 @@ WRONG = (
     "plan ViT-Q/3",
     "data check nowhere",
     "nocommand",
+    "serve nothere",
+    "serve vitrail-ti8 --deadline 0",
+    "serve vitrail-ti8 --tls-key nothere",
 )
 
 

@@ -40,6 +40,7 @@ COMMANDS = {
     "predict": "predict",
     "pretrain": "training",
     "recipes": "listing",
+    "serve": "serving",
     "transfer": "training",
     "verify": "measuring",
     "vtab": "training",

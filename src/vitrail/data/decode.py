@@ -60,7 +60,7 @@ class Box(NamedTuple):
 class OpenImage:
     """An image whose header was read: its upright size is known, its pixels are decoded when they are asked for."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, most: int = LARGEST) -> None:
         if not data:
             raise ImageError("empty file")
         scans = data.count(b"\xff\xda") if data.startswith(b"\xff\xd8") else 0
@@ -72,8 +72,8 @@ class OpenImage:
                 warnings.simplefilter("ignore")  # of sizes, which are checked below, and of odd metadata
                 self._image = Image.open(io.BytesIO(data), formats=_formats())
                 width, height = self._image.size
-                if width < 1 or height < 1 or width * height > LARGEST or max(width, height) > LARGEST_SIDE:
-                    raise ImageError(f"{width}x{height} pixels; at most {LARGEST:,} are decoded")
+                if width < 1 or height < 1 or width * height > most or max(width, height) > LARGEST_SIDE:
+                    raise ImageError(f"{width}x{height} pixels; at most {most:,} are decoded")
                 if scans * width * height > MOST_SCANNED:
                     raise ImageError(f"a JPEG of {scans:,} scans of {width}x{height} pixels, more than is decoded")
                 self.orientation = _orientation(self._image)  # which may decode a PNG
@@ -84,7 +84,7 @@ class OpenImage:
             what = f"damaged header of a {kind}" if kind else f"no image of a known format; it starts with {data[:8]!r}"
             raise ImageError(what) from error
         except Image.DecompressionBombError as error:
-            raise ImageError(f"far more than the {LARGEST:,} pixels that are decoded") from error
+            raise ImageError(f"far more than the {most:,} pixels that are decoded") from error
         except Exception as error:  # a damaged header stops its parser in many types
             raise ImageError(f"damaged header: {error}") from error
         self.format = self._image.format or ""

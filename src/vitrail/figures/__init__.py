@@ -221,6 +221,12 @@ def draw_relative(similarity: Numbers, theme: Theme) -> bytes:
     return to_png(sheet)
 
 
+def light_up(image: Picture, values: Numbers) -> Picture:
+    """Light an image from where a map of its size is least, nearly dark, to where it is most."""
+    light = (values - values.min()) / max(float(values.max() - values.min()), 1e-12)
+    return (image * (0.12 + 0.88 * light[:, :, None])).round().clip(0, 255).astype(np.uint8)
+
+
 def draw_overlays(images: Sequence[Picture], maps: Sequence[Numbers], names: Sequence[str], theme: Theme) -> bytes:
     """Draw images in pairs: as they are, and lit from where the map is least to where it is most (Figs. 6 and 14)."""
     pairs = 4 if len(images) > 3 else len(images)
@@ -228,9 +234,7 @@ def draw_overlays(images: Sequence[Picture], maps: Sequence[Numbers], names: Seq
     side = WIDEST / (2 * pairs)
     sheet = new_sheet(WIDEST, rows * (side * images[0].shape[0] / images[0].shape[1] + 0.28) + 0.1, theme)
     for place, (image, values, name) in enumerate(zip(images, maps, names, strict=True)):
-        light = (values - values.min()) / max(float(values.max() - values.min()), 1e-12)
-        lit = image * (0.12 + 0.88 * light[:, :, None])
-        for half, picture in enumerate((image, lit.round().clip(0, 255).astype(np.uint8))):
+        for half, picture in enumerate((image, light_up(image, values))):
             axes = sheet.add_subplot(rows, 2 * pairs, 2 * place + half + 1)
             axes.imshow(picture, interpolation="nearest" if image.shape[0] < 100 else "antialiased")
             undress(axes, theme, title=name if half == 0 else "attention")

@@ -153,6 +153,12 @@ def url_of(data: bytes, kind: str) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
+def picture_document(picture: UInt8[Tensor, "C h w"]) -> dict[str, Any]:
+    """Give a picture as a page reads it: without loss where it is small."""
+    made = _encoded(picture, lossless=max(picture.shape[1:]) <= LOSSLESS)
+    return {"src": made.url, "width": made.width, "height": made.height}
+
+
 def _encoded(picture: UInt8[Tensor, "C H W"], *, lossless: bool) -> Picture:
     shown = with_color(picture).permute(1, 2, 0).contiguous().numpy()
     data = encode(shown, "PNG") if lossless else encode(shown, "JPEG", QUALITY)

@@ -209,11 +209,12 @@ def _images(subject: Inspected, named: Sequence[Sequence[Any]], mistakes: set[in
             "right": views.verdicts[number] if views.verdicts else right,
             "top": top,
             "mistake": number in mistakes,
-            "attention": None if found.attention is None else _attention(found.attention, number),
+            "attention": None if found.attention is None else attention_document(found.attention, number),
         }
 
 
-def _attention(found: Attention, number: int) -> dict[str, Any]:
+def attention_document(found: Attention, number: int) -> dict[str, Any]:
+    """Give the attention to one image as a page reads it: a byte a weight, and what the largest of each map is."""
     maps, weights = found.maps[number], found.pooled[number]
     heads = maps.levels.shape[1]
     if heads == 1:  # the page shows the mean of the heads alone

@@ -118,10 +118,10 @@ def views_of(
     return views._replace(sharp=pictures), kept, bad
 
 
-def sharper_size(data: bytes | Pixels, size: Grid, preprocessing: Preprocessing) -> Grid | None:
+def sharper_size(data: bytes | Pixels | OpenImage, size: Grid, preprocessing: Preprocessing) -> Grid | None:
     """Give the size at which the part of an image that a model reads has its own pixels, or as many as are shown."""
-    image = OpenImage(data) if isinstance(data, bytes) else None
-    own = (image.height, image.width) if image is not None else np.shape(data)[:2]
+    image = OpenImage(data) if isinstance(data, bytes) else data
+    own = (image.height, image.width) if isinstance(image, OpenImage) else image.shape[:2]
     ratios = [side * preprocessing.crop_share / goal for side, goal in zip(own, size, strict=True)]
     finer = max(ratios) if preprocessing.resize == "squash" else min(ratios)
     factor = min(finer, SHARP / max(size))

@@ -1,0 +1,61 @@
+"""What a model found, as documents and pictures."""
+
+import base64
+from typing import Any
+
+import numpy as np
+import torch
+from fastapi.responses import JSONResponse
+
+from vitrail.data.decode import encode
+from vitrail.figures import light_up
+from vitrail.inspection.drawing import enlarge
+from vitrail.inspection.page import with_color
+from vitrail.models import ViT
+from vitrail.serve.models import Answer, Looked, Served
+from vitrail.serve.requests import RequestError
+
+
+def top_of(served: Served, answer: Answer, count: int) -> list[dict[str, Any]]:
+    """Name the most probable classes of an image."""
+    assert answer.order is not None, "a model without classes is refused before"
+    assert answer.probabilities is not None
+    best, labels = answer.order[:count], served.labels
+    return [{"label": labels[number], "probability": float(answer.probabilities[number])} for number in best]
+
+
+def map_of(looked: Looked, layer: int | None, head: int | None) -> np.ndarray:
+    """Give the map that is asked for: rollout, or a layer's, of one head or the mean of all."""
+    seen = looked.attention
+    if layer is None:
+        if head is not None:
+            raise RequestError(422, "layer", "a head is of a layer: say which, layer=1.")
+        return seen.rollout[0].numpy()
+    layers, heads = seen.pooled.shape[1:3]
+    if layer > layers or (head or 1) > heads:
+        raise RequestError(
+            422, "layer", f"the model has {layers} layers of {heads} heads; got layer={layer}, head={head}."
+        )
+    maps = seen.pooled[0, layer - 1]
+    return (maps.mean(dim=0) if head is None else maps[head - 1]).numpy()
+
+
+def light(looked: Looked, seen: np.ndarray, model: ViT) -> bytes:
+    """Light the picture where the map is high, as the figures of `vitrail inspect` are."""
+    picture = with_color(looked.picture)
+    height, width = picture.shape[1:]
+    stride = max(round(model.config.stem.stride * width / model.config.image_size[1]), 1)
+    large = enlarge(torch.from_numpy(seen)[None], (height, width), stride)[0].numpy()
+    return encode(light_up(picture.permute(1, 2, 0).numpy(), large))
+
+
+def encoded(answer: Answer, form: str) -> list[float] | str:
+    """Give features as numbers, or as base64 of little-endian float32."""
+    if form == "float":
+        return answer.features.tolist()
+    return base64.b64encode(answer.features.astype("<f4").tobytes()).decode()
+
+
+def as_json(document: dict[str, Any], served: Served | None = None) -> Any:  # noqa: ANN401
+    """Give a document as an answer, with the version of the model that it comes from."""
+    return JSONResponse(document, headers={} if served is None else {"x-model-version": served.version})

@@ -1,0 +1,190 @@
+"""The server's process, or one for each device behind one port: sockets, signals and an end that loses nothing."""
+
+import logging
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from vitrail.config.serving import Serving
+from vitrail.errors import ConfigError
+from vitrail.serve.app import create_app
+from vitrail.serve.door import State
+from vitrail.serve.logs import set_up
+from vitrail.serve.metrics import SHARED
+from vitrail.serve.protocol import Deadline
+
+log = logging.getLogger("vitrail.serve")
+BACKLOG = 2048
+KEEP_ALIVE = 20  # seconds that a quiet connection is kept
+AGAIN = 2.0  # seconds before a process that died is started again
+
+
+class Server(uvicorn.Server):
+    """A web engine that goes on answering for a while after SIGTERM, and ends when nothing is under way."""
+
+    def __init__(self, config: uvicorn.Config, state: State, drain: float) -> None:
+        super().__init__(config)
+        self.state, self.drain, self._until = state, drain, 0.0
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop being ready at the first signal, and end; at the second, end at once."""
+        if self.state.draining:
+            self.should_exit = True
+            self.force_exit = sig == signal.SIGINT
+            return
+        self.state.draining = True
+        self._until = time.monotonic() + (self.drain if sig == signal.SIGTERM else 0.0)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Look ten times a second whether it is time to end."""
+        if self.state.draining and not self.should_exit and time.monotonic() >= self._until:
+            self.should_exit = not self.server_state.tasks or time.monotonic() >= self._until + self.drain
+        return await super().on_tick(counter)
+
+
+def run(models: Mapping[str, str], *, quiet: bool = False, **given: Any) -> None:  # noqa: ANN401
+    """Serve models until SIGTERM or Ctrl-C; options are those of `create_app`."""
+    fields = {name: given.pop(name) for name in [*given] if name in Serving.__dataclass_fields__}
+    options = Serving(**fields)
+    set_up(options.log_format, quiet=quiet)
+    if not options.is_local and options.token is None:
+        log.warning(
+            "anybody who reaches %s:%d may use this server: give it a token (VITRAIL_TOKEN), and TLS or a proxy.",
+            options.host,
+            options.port,
+        )
+    elif not options.is_local and options.tls_cert is None:
+        log.warning("the token and all images travel unencrypted: give TLS files, or put a proxy before the server.")
+    with _bind(options) as listener:
+        if len(options.devices) == 1:
+            _serve(dict(models), options, given, listener)
+        else:
+            _serve_several(dict(models), options, given, listener, quiet=quiet)
+
+
+def _bind(options: Serving) -> socket.socket:
+    """Take the port, so that a wrong one is told before any model is loaded."""
+    try:
+        found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+        listener.set_inheritable(True)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConfigError(
+            f"cannot listen at {options.host}:{options.port}: {reason}. Take another: host=..., port=..."
+        ) from error
+    return listener
+
+
+def _serve(models: dict[str, str], options: Serving, said: dict[str, Any], listener: socket.socket) -> None:
+    """Serve in this process."""
+    app = create_app(models, options=options, **said)
+    desk = app.state.desk
+
+    class Protocol(Deadline):
+        seconds = options.receive
+        refused = staticmethod(desk.metrics.refused)
+
+    config = uvicorn.Config(
+        app,
+        http=Protocol,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=options.max_connections,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=int(options.deadline) + 5,
+        ssl_certfile=options.tls_cert,
+        ssl_keyfile=options.tls_key,
+        backlog=BACKLOG,
+    )
+    server = Server(config, desk.state, options.drain)
+    desk.on_ready = lambda: _say_where(options, listener, models)
+    server.run(sockets=[listener])
+    if desk.failure is not None:
+        raise desk.failure
+    log.info("ended; every request that was taken is answered")
+
+
+def _say_where(options: Serving, listener: socket.socket, models: Mapping[str, str]) -> None:
+    host, port = listener.getsockname()[:2]
+    scheme = "https" if options.tls_cert else "http"
+    shown = f"[{host}]" if ":" in host else host
+    log.info("%s at %s://%s:%d (pid %d)", ", ".join(models), scheme, shown, port, os.getpid())
+
+
+def _serve_several(
+    models: dict[str, str], options: Serving, said: dict[str, Any], listener: socket.socket, *, quiet: bool
+) -> None:
+    """Start a process for each device, which all take connections from one socket; start again those that die."""
+    shared = tempfile.mkdtemp(prefix="vitrail-metrics-")
+    os.environ[SHARED] = shared
+    context = multiprocessing.get_context("spawn")
+    ending = False
+
+    def start(device: str | None) -> Any:  # noqa: ANN401
+        own = replace(options, device=device)
+        process = context.Process(target=_child, args=(models, own, said, listener, quiet), daemon=False)
+        process.start()
+        return process
+
+    def end(sig: int, frame: FrameType | None) -> None:
+        nonlocal ending
+        ending = True
+        for process, _ in running.values():
+            if process.is_alive() and process.pid is not None:
+                os.kill(process.pid, sig)
+
+    running = {number: (start(device), time.monotonic()) for number, device in enumerate(options.devices)}
+    before = {sig: signal.signal(sig, end) for sig in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        while any(process.is_alive() for process, _ in running.values()) or not ending:
+            time.sleep(0.1)
+            for number, (process, begun) in running.items():
+                if process.is_alive() or ending:
+                    continue
+                if time.monotonic() - begun < 10 * AGAIN:  # it did not come up: the same would happen again
+                    end(signal.SIGTERM, None)
+                    raise ConfigError(f"the process of {options.devices[number]} ended with {process.exitcode}.")
+                log.error("the process of %s died (%s); it is started again", options.devices[number], process.exitcode)
+                time.sleep(AGAIN)
+                running[number] = (start(options.devices[number]), time.monotonic())
+    finally:
+        for process, _ in running.values():
+            process.join(options.deadline + 10)
+        for sig, handler in before.items():
+            signal.signal(sig, handler)
+        shutil.rmtree(shared, ignore_errors=True)
+
+
+def _child(
+    models: dict[str, str],
+    options: Serving,
+    said: dict[str, Any],
+    listener: socket.socket,
+    quiet: bool,  # noqa: FBT001
+) -> None:
+    """Serve in a process of one device."""
+    set_up(options.log_format, quiet=quiet)
+    try:
+        _serve(models, options, said, listener)
+    except Exception as error:
+        log.error("%s", error)
+        sys.exit(1)
