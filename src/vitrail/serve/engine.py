@@ -134,7 +134,9 @@ class Engine:
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the threads; answers are given in this event loop."""
         self._loop = loop
-        self._pool = ThreadPoolExecutor(self._decoders, thread_name_prefix="decode")
+        self._pool = ThreadPoolExecutor(
+            self._decoders, "decode", initializer=torch.set_num_threads, initargs=(1,)
+        )  # two threads that share each image lose to two that take an image each
         for lane in range(self._lanes_wanted):
             thread = threading.Thread(target=self._work, args=(lane,), name=f"lane-{lane}", daemon=True)
             thread.start()
