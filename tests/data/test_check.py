@@ -274,3 +274,40 @@ def test_near_copies_within_a_split_spoil_no_run_and_mirrored_ones_are_asked_for
     report = check_data({"all": turned}, mirrored=True)
     assert report.near["all", "all"].pairs == [("12", "2")]
     assert report.is_clean
+
+
+def test_contents_that_come_again_are_decoded_once_and_judged_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[bytes] = []
+
+    class Watched(check.OpenImage):
+        def __init__(self, data: bytes) -> None:
+            opened.append(data)
+            super().__init__(data)
+
+    monkeypatch.setattr(check, "OpenImage", Watched)
+    monkeypatch.setattr("vitrail.data.near.OpenImage", Watched)
+    kinds = [jpeg(1), jpeg(2, 8, 60), jpeg(3)[:700]]
+    samples = [(f"{number}.{'jpg' if number % 2 else 'png'}", kinds[number % 3], 0) for number in range(600)]
+    report = check_data({"train": Named([*samples[:300]], ("a",)), "val": Named([*samples[300:]], ("a",))})
+    assert len(opened) == 2 * 3  # for its thumbnail, and whole
+    for found in report.splits.values():
+        assert found.formats == {"JPEG": 300}
+        assert {kind: each.count for kind, each in found.problems.items()} == {
+            "misnamed": 150,
+            "tiny": 100,
+            "extreme": 100,
+            "truncated": 100,
+        }
+    copied = report.duplicates["train"]
+    assert copied.count == 297
+    assert len(copied.samples) <= check.EXAMPLES  # a list of all would be gone through for each
+
+
+def test_near_copies_are_told_of_every_copy() -> None:
+    originals = [picture(seed) for seed in range(12)]
+    again = copies(originals[3])["twice"]
+    train = Named([(f"t{n}", each, 0) for n, each in enumerate([*originals, originals[3]])], ("a",))
+    test = Named([("one", again, 0), ("other", again, 0)], ("a",))
+    found = check_data({"train": train, "test": test}).near["test", "train"]
+    assert found.pairs == [("one", "t3"), ("one", "t12"), ("other", "t3"), ("other", "t12")]
+    assert (found.count, found.images) == (2, 2)

@@ -4,10 +4,11 @@ import errno
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from vitrail.errors import CheckpointError
-from vitrail.files import new_folder, replacing, write_bytes
+from vitrail.files import new_folder, read_arrays, replacing, write_bytes
 
 
 def names(folder: Path) -> list[str]:
@@ -53,6 +54,15 @@ def test_an_interruption_leaves_the_old_file_and_no_other(tmp_path: Path, error:
         interrupted()
     assert path.read_bytes() == b"old"
     assert names(tmp_path) == ["weights.npz"]
+
+
+def test_arrays_go_through_a_link_to_a_name_without_a_suffix_and_leave_nothing_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "link.npz").symlink_to("real")
+    with replacing(tmp_path / "link.npz") as temporary:
+        np.savez(temporary, one=np.arange(3))
+    assert names(tmp_path) == ["link.npz", "real"]
+    assert (tmp_path / "link.npz").is_symlink()
+    assert read_arrays(tmp_path / "real")["one"].tolist() == [0, 1, 2]
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:

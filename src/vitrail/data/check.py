@@ -2,10 +2,10 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from vitrail.data.splits import same_contents
 from vitrail.data.transforms.resize import resize, to_tensor
 from vitrail.files import image_hash
 from vitrail.files.hashes import WIDTH
-from vitrail.ops.near import near_pairs
+from vitrail.ops.near import BUCKET, near_pairs
 
 Progress = Callable[[int, int], None]
 EXAMPLES = 20  # of each kind of finding that are named; all are counted
@@ -26,7 +26,17 @@ TINY = 32  # pixels of the shorter side
 HUGE = 40_000_000  # pixels
 EXTREME = 5  # the longer side by the shorter
 ROWS = 12  # classes and examples of a contact sheet
+REMEMBERED = 65_536  # contents whose judgement is kept, for where they come again
 KNOWN = frozenset(itertools.chain.from_iterable(FORMATS.values()))
+
+
+class Judgement(NamedTuple):
+    """What is found of an image by its contents alone, wherever they come."""
+
+    format: str  # empty where it cannot be opened
+    traits: tuple[str, ...]
+    problems: tuple[tuple[str, str], ...]  # kinds and details
+    thumbnail: NDArray[np.uint8]
 
 
 @dataclass
@@ -109,6 +119,8 @@ class DataReport:
 def check_data(splits: Mapping[str, Source], *, mirrored: bool = False, progress: Progress | None = None) -> DataReport:
     """Read every image once; what is held meanwhile is a hash and a thumbnail of each, and a few examples.
 
+    Contents that come again are not decoded again.
+
     With `mirrored`, mirrored copies are near-copies too.
     """
     total, done = sum(len(source) for source in splits.values()), 0
@@ -116,6 +128,7 @@ def check_data(splits: Mapping[str, Source], *, mirrored: bool = False, progress
     hashes = np.zeros((total, WIDTH), dtype=np.uint8)
     readable = np.zeros(total, dtype=np.bool_)
     small = {split: Thumbnails(source) for split, source in splits.items()}
+    judged: dict[bytes, Judgement] = {}
     for split, source in splits.items():
         counts = np.bincount(source.labels[source.labels >= 0], minlength=len(source.class_names)).tolist()
         reports[split] = SplitReport(len(source), dict(zip(source.class_names, counts, strict=False)))
@@ -127,7 +140,7 @@ def check_data(splits: Mapping[str, Source], *, mirrored: bool = False, progress
             why = ("in no class folder", "no image by its suffix")
             reports[split].problems["ignored"] = Findings(ignored, [f"{name}: {why['/' in name]}" for name in names])
         for index in range(len(source)):
-            found = _look_at(source, index, reports[split], small[split])
+            found = _look_at(source, index, reports[split], small[split], judged)
             if found is not None:
                 hashes[done] = np.frombuffer(found, dtype=np.uint8)
                 readable[done] = True
@@ -136,11 +149,13 @@ def check_data(splits: Mapping[str, Source], *, mirrored: bool = False, progress
                 progress(done, total)
         small[split].save()
     report = DataReport(reports, {}, {}, Findings())
-    _compare(splits, hashes, np.flatnonzero(readable), report)
+    places = np.flatnonzero(readable)
+    groups = [places[same] for same in same_contents(hashes[readable])]
+    _compare(splits, groups, report)
     thumbnails = np.concatenate([each.rows for each in small.values()])
-    thumbnails[~readable] = 0  # of an image that could be read another day
-    pairs = near_pairs(thumbnails, mirrored=mirrored)
-    _compare_near(splits, pairs[(hashes[pairs[:, 0]] != hashes[pairs[:, 1]]).any(axis=1)], report)
+    groups.sort(key=lambda group: int(group[0]))
+    pairs = near_pairs(thumbnails[[group[0] for group in groups]], mirrored=mirrored)
+    _compare_near(splits, _of_copies(pairs, groups), report)
     return report
 
 
@@ -159,7 +174,9 @@ def contact_sheet(source: Source, indices: Sequence[int] | NDArray[np.int64], ce
     return sheet
 
 
-def _look_at(source: Source, index: int, report: SplitReport, small: Thumbnails) -> bytes | None:
+def _look_at(
+    source: Source, index: int, report: SplitReport, small: Thumbnails, judged: dict[bytes, Judgement]
+) -> bytes | None:
     """Judge one sample; give the hash of its contents, None where there are none, and keep its thumbnail."""
 
     def note(kind: str, detail: str) -> None:
@@ -174,39 +191,48 @@ def _look_at(source: Source, index: int, report: SplitReport, small: Thumbnails)
         note("unreadable", str(error))
         return None
     found = image_hash(data)
-    small.make(index, found, data)
-    if not isinstance(data, bytes):
-        report.formats["pixels"] += 1
-        report.traits.update(["grey"] if data.shape[2] == 1 else [])
-        _judge_size(data.shape[0], data.shape[1], note)
-        return found
-    try:
-        opened = OpenImage(data)
-        traits = list(_traits(opened, data))
-    except ImageError as error:
-        note("unreadable", str(error))
-        return found
-    report.formats[opened.format] += 1
-    report.traits.update(traits)
+    known = judged.get(found)
+    small.make(index, found, data, None if known is None else known.thumbnail)
+    if known is None:
+        known = _judge(data, small.rows[index].copy())
+        if len(judged) < REMEMBERED:
+            judged[found] = known
+    report.formats.update([known.format] if known.format else [])
+    report.traits.update(known.traits)
     suffix = PurePosixPath(source.name(index)).suffix.lower().lstrip(".")
-    if suffix in KNOWN and suffix not in FORMATS.get(opened.format, (suffix,)):
-        note("misnamed", f"is {opened.format}")
-    _judge_size(opened.height, opened.width, note)
-    try:
-        opened.pixels()
-    except ImageError as error:
-        note("truncated", str(error))
+    if known.format and suffix in KNOWN and suffix not in FORMATS.get(known.format, (suffix,)):
+        note("misnamed", f"is {known.format}")
+    for kind, detail in known.problems:
+        note(kind, detail)
     return found
 
 
-def _judge_size(height: int, width: int, note: Callable[[str, str], None]) -> None:
+def _judge(data: bytes | Pixels, thumbnail: NDArray[np.uint8]) -> Judgement:
+    """Open and decode an image, and say what is found."""
+    if not isinstance(data, bytes):
+        grey = ("grey",) if data.shape[2] == 1 else ()
+        return Judgement("pixels", grey, tuple(_judge_size(*data.shape[:2])), thumbnail)
+    try:
+        opened = OpenImage(data)
+        traits = tuple(_traits(opened, data))
+    except ImageError as error:
+        return Judgement("", (), (("unreadable", str(error)),), thumbnail)
+    problems = [*_judge_size(opened.height, opened.width)]
+    try:
+        opened.pixels()
+    except ImageError as error:
+        problems.append(("truncated", str(error)))
+    return Judgement(opened.format, traits, tuple(problems), thumbnail)
+
+
+def _judge_size(height: int, width: int) -> Iterator[tuple[str, str]]:
     sides = f"{height}x{width} pixels"
     if min(height, width) < TINY:
-        note("tiny", sides)
+        yield "tiny", sides
     if height * width > HUGE:
-        note("huge", sides)
+        yield "huge", sides
     if max(height, width) > EXTREME * min(height, width):
-        note("extreme", sides)
+        yield "extreme", sides
 
 
 def _traits(opened: OpenImage, data: bytes) -> Iterable[str]:
@@ -226,19 +252,17 @@ def _traits(opened: OpenImage, data: bytes) -> Iterable[str]:
         raise ImageError(f"damaged frames: {error}") from error
 
 
-def _compare(
-    splits: Mapping[str, Source], hashes: NDArray[np.uint8], readable: NDArray[np.int64], report: DataReport
-) -> None:
-    """Find contents that come more than once, and say where."""
+def _compare(splits: Mapping[str, Source], groups: Sequence[NDArray[np.int64]], report: DataReport) -> None:
+    """Say where contents are that come more than once; each group has the numbers of one among all samples."""
     names = list(splits)
     labels = {split: np.asarray(source.labels) for split, source in splits.items()}
     starts = np.cumsum([0, *(len(source) for source in splits.values())])
-    for group in (readable[same] for same in same_contents(hashes[readable]) if len(same) > 1):
+    for group in (group for group in groups if len(group) > 1):
         places = np.searchsorted(starts, group, side="right") - 1
         found = [(names[place], int(sample - starts[place])) for place, sample in zip(places, group, strict=True)]
         text = " = ".join(f"{split}:{splits[split].name(index)}" for split, index in found[:4])
         for split, count in Counter(split for split, _ in found).items():
-            copies = [index for each, index in found if each == split]
+            copies = [index for each, index in found if each == split][:EXAMPLES]
             for _ in range(count - 1):
                 report.duplicates.setdefault(split, Findings()).add(text, *copies)
         present = [split for split in names if any(split == each for each, _ in found)]
@@ -248,6 +272,19 @@ def _compare(
         classes = sorted({splits[split].class_names[label] for split, label in called if label >= 0})
         if len(classes) > 1:
             report.conflicts.add(f"{text}: {', '.join(classes[:4])}")
+
+
+def _of_copies(pairs: NDArray[np.int64], groups: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Give the pairs of samples that pairs of contents stand for, each of the one with the first of the other."""
+    found = [np.zeros((0, 2), dtype=np.int64)]
+    for first, second in pairs.tolist():
+        one, two = groups[first], groups[second]
+        found += [_each_with_each(one, two[:BUCKET]), _each_with_each(one[:BUCKET], two)]
+    return np.unique(np.sort(np.concatenate(found), axis=1), axis=0)
+
+
+def _each_with_each(one: NDArray[np.int64], two: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.stack([np.repeat(one, len(two)), np.tile(two, len(one))], axis=1)
 
 
 def _compare_near(splits: Mapping[str, Source], pairs: NDArray[np.int64], report: DataReport) -> None:

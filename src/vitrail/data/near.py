@@ -36,11 +36,14 @@ class Thumbnails:
         """Tell whether the row of a sample is of the image with this hash."""
         return self.hashes[index].tobytes() == found
 
-    def make(self, index: int, found: bytes, data: bytes | Pixels) -> None:
-        """Make the row of a sample, of the image as it was read, unless it is there."""
+    def make(self, index: int, found: bytes, data: bytes | Pixels, made: NDArray[np.uint8] | None = None) -> None:
+        """Make the row of a sample, of the image as it was read, unless it is there, or was `made` of another."""
         if self.has(index, found):
             return
-        self.rows[index], self.hashes[index] = make_thumbnail(data), np.frombuffer(found, dtype=np.uint8)
+        self.rows[index], self.hashes[index] = (
+            make_thumbnail(data) if made is None else made,
+            np.frombuffer(found, dtype=np.uint8),
+        )
         self.changed |= isinstance(data, bytes)  # pixels need no decoding: what is made of them is not worth a file
 
     def save(self) -> None:

@@ -63,8 +63,8 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a hidden name beside `path`; what is written there takes its place at the end, or is removed."""
-    path = Path(os.path.realpath(path))
-    temporary = _beside(path)
+    suffix, path = Path(path).suffix, Path(os.path.realpath(path))
+    temporary = _beside(path, suffix)
     with writing(path):
         _check_plain(path)
         try:
@@ -132,9 +132,10 @@ def new_folder(
             raise
 
 
-def _beside(path: Path) -> Path:
-    # The suffix stays last: numpy.savez, for one, appends its own to a name without it.
-    return path.with_name(f".{path.stem}.{secrets.token_hex(6)}{path.suffix}")
+def _beside(path: Path, suffix: str = "") -> Path:
+    # The suffix that was asked for stays last, whatever a link leads to: numpy.savez, for one, appends its own to a
+    # name without it.
+    return path.with_name(f".{path.stem}.{secrets.token_hex(6)}{suffix or path.suffix}")
 
 
 def check_replaceable(path: Path, *, overwrite: bool, ours: Collection[str] | None = None, mark: str = MARK) -> None:
