@@ -62,7 +62,7 @@ class Desk:
             raise
         self.engine.start(asyncio.get_running_loop())
         watching = asyncio.create_task(self._watch())
-        self.state.loaded = True
+        self.state.loaded, self.state.draining = True, False
         self.on_ready()
         try:
             yield
@@ -104,13 +104,13 @@ class Desk:
     def read_embeddings(self, body: bytes) -> tuple[EmbeddingsRequest, Images]:
         """Read a request in the shape of OpenAI's."""
         try:
-            asked = EmbeddingsRequest.model_validate(read_document(body))
+            asked = EmbeddingsRequest.model_validate(document := read_document(body))
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"][:2])
             raise RequestError(422, "json", f"{place}: {shortened(first['msg'], 200)}.") from error
         fetch = self._fetch if self.options.allow_urls else None
-        return asked, read_inputs(asked.input, self.options.max_images, fetch)
+        return asked, read_inputs(document["input"], self.options.max_images, fetch)
 
     def _fetch(self, url: str) -> bytes:
         try:

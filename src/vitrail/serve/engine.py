@@ -133,7 +133,7 @@ class Engine:
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the threads; answers are given in this event loop."""
-        self._loop = loop
+        self._loop, self._stopped, self._threads = loop, False, []
         self._pool = ThreadPoolExecutor(
             self._decoders, "decode", initializer=torch.set_num_threads, initargs=(1,)
         )  # two threads that share each image lose to two that take an image each

@@ -113,17 +113,22 @@ def _read_form(body: bytes, boundary: bytes | None, most: int) -> list[tuple[str
         file.file_object.seek(0)
         found.append((_plain_name(file.file_name, len(found)), file.file_object.read()))
 
+    ended: list[bool] = []  # the form has its last line
     if not boundary:
         raise RequestError(400, "form", "the form's content type names no boundary.")
     config: Any = {"MAX_MEMORY_FILE_SIZE": len(body) + 1, "MAX_BODY_SIZE": len(body) + 1, "MAX_FIELDS": most + 1}
     try:
-        parser = FormParser("multipart/form-data", take_field, take_file, boundary=boundary, config=config)
+        parser = FormParser(
+            "multipart/form-data", take_field, take_file, lambda: ended.append(True), boundary=boundary, config=config
+        )
         parser.write(body)
         parser.finalize()
         parser.close()
     except (FormParserError, ValueError, UnicodeError) as error:
         reason = shortened(str(error), 200)
-        raise RequestError(400, "form", f"the form is damaged or cut off: {reason}.") from error
+        raise RequestError(400, "form", f"the form is damaged: {reason}.") from error
+    if not ended:
+        raise RequestError(400, "form", "the form is cut off: its last line is missing. Send all of it.")
     return found
 
 
