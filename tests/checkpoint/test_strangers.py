@@ -412,3 +412,81 @@ def test_models_of_other_kinds_are_named(tmp_path: Path, untyped: None) -> None:
 @pytest.fixture(autouse=True)
 def audible(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, logger="vitrail")
+
+
+class Normalize(nn.Module):
+    def __init__(self, mean: list[float], deviation: list[float], shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(mean).view(shape))
+        self.register_buffer("std", torch.tensor(deviation).view(shape))
+
+    def forward(self, levels: Tensor) -> Tensor:
+        mean, deviation = (self.get_buffer(name).view(1, -1, 1, 1) for name in ("mean", "std"))
+        return (levels - mean) / deviation
+
+
+MEAN, DEVIATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+
+
+def in_front(layer: nn.Module, place: str) -> nn.Module:
+    names = {"sequential": ("0", "1"), "named": ("normalizer", "vit"), "inside": ("normalize", "")}[place]
+    model = timm_vit()
+    if not names[1]:
+        model.add_module(names[0], layer)
+        return model
+    return nn.Sequential(collections.OrderedDict({names[0]: layer, names[1]: model}))
+
+
+@pytest.mark.parametrize("place", ["sequential", "named", "inside"])
+@pytest.mark.parametrize("shape", [(3,), (1, 3, 1, 1)])
+def test_a_normalization_in_front_of_a_model_is_how_it_reads_images(
+    place: str, shape: tuple[int, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = in_front(Normalize(MEAN, DEVIATION, shape), place)
+    torch.save(model.state_dict(), tmp_path / "w.pth")
+    caplog.set_level(logging.WARNING)
+    loaded = vitrail.load(tmp_path / "w.pth", **TOLD)
+    how, came = loaded.card.preprocessing, loaded.card.provenance
+    assert (list(how.mean), list(how.deviation)) == (MEAN, DEVIATION)
+    assert came is not None
+    assert came.assumed == ("resize", "crop_share")
+    assert came.left_out == ()
+    assert any("of a layer in front of the model" in note for note in came.inferred)
+    assert "assumed squashed" in caplog.text
+    assert "mean" not in caplog.text
+    photo = torch.randint(0, 256, (32, 32, 3), dtype=torch.uint8)
+    levels = photo.permute(2, 0, 1)[None] / 255
+    with torch.inference_mode():
+        expected = model(levels) if place != "inside" else model(Normalize(MEAN, DEVIATION, (1, 3, 1, 1))(levels))
+        assert torch.allclose(loaded(loaded.preprocess(photo.numpy())), expected, atol=1e-4)
+    assert vitrail.describe(tmp_path / "w.pth", **TOLD).card.preprocessing == how
+    vitrail.convert(tmp_path / "w.pth", tmp_path / "run", layout="vitrail", **TOLD)
+    assert vitrail.load(tmp_path / "run").card.preprocessing == how
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Normalize([123.7, 116.3, 103.5], [58.4, 57.1, 57.4], (3, 1, 1)),
+        Normalize([0.5], [float("nan")], (1,)),
+        Normalize([0.5] * 3, [0.0] * 3, (3,)),
+    ],
+)
+def test_levels_that_are_none_from_0_to_1_are_left_out_and_assumed(layer: nn.Module, tmp_path: Path) -> None:
+    torch.save(nn.Sequential(layer, timm_vit()).state_dict(), tmp_path / "w.pth")
+    card = vitrail.load(tmp_path / "w.pth", **TOLD).card
+    assert card.provenance is not None
+    assert card.provenance.left_out == ("0.mean", "0.std")
+    assert card.assumed == ("mean", "deviation", "resize", "crop_share")
+
+
+def test_a_normalization_behind_a_model_is_none_of_its_images(tmp_path: Path) -> None:
+    torch.save(nn.Sequential(timm_vit(), Normalize([0.5], [0.5], (1,))).state_dict(), tmp_path / "w.pth")
+    card = vitrail.load(tmp_path / "w.pth", **TOLD).card
+    assert "mean" in card.assumed
+    gray = vitrail.create("ViT-Ti/8", image_size=16, channels=1, depth=1, classes=3, activation="gelu")
+    vitrail.save(gray, tmp_path / "gray.pth", layout="timm")
+    held = torch.load(tmp_path / "gray.pth")
+    one = {"0.mean": torch.tensor([0.1307]), "0.std": torch.tensor([0.3081])}
+    torch.save(one | {f"1.{name}": tensor for name, tensor in held.items()}, tmp_path / "mnist.pth")
+    assert vitrail.load(tmp_path / "mnist.pth", heads=3).card.preprocessing.mean == (0.1307,)

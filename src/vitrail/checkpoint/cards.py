@@ -1,11 +1,17 @@
 """Class names and preprocessing as other libraries write them beside their weights."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from math import prod
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from vitrail.checkpoint.archives.base import Entry
 from vitrail.checkpoint.layouts.base import NOTE
 from vitrail.checkpoint.layouts.timm import ACTIVATIONS
 from vitrail.config import Card, ModelConfig, Preprocessing, Provenance, ViTConfig, decode, encode
@@ -14,6 +20,9 @@ from vitrail.config.preprocessing import AUTHORS, DECISIVE, IMAGENET
 from vitrail.errors import ConfigError
 from vitrail.files import parse_json
 
+# The buffers of a layer that people put in front of a model: 0.mean and 0.std, normalize.mean, pixel_mean.
+MEAN = re.compile(r"(.*\.)?_?((pixel|image|img|input|data|norm)_)?mean")
+DEVIATIONS = ("std", "deviation", "stdev", "sigma")
 PIL_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 
 
@@ -32,6 +41,49 @@ def read_card(layout: str, config: ModelConfig, documents: Mapping[str, Any], pr
     if how is None:
         how, assumed = usual_preprocessing(layout, config.channels), DECISIVE
     return Card(provenance=replace(provenance, assumed=assumed), class_names=names, preprocessing=how)
+
+
+def find_normalization(entries: Mapping[str, Entry]) -> tuple[str, str] | None:
+    """Find the mean and the deviation of a layer that normalizes images, by names and shapes; none where several may.
+
+    In an nn.Sequential such a layer stands before the model.
+    """
+    found: list[tuple[str, str]] = []
+    for name in entries:
+        if MEAN.fullmatch(name):
+            pairs = ((name, name.removesuffix("mean") + word) for word in DEVIATIONS)
+            found += [pair for pair in pairs if pair[1] in entries and _are_levels(entries, *pair)]
+    if len(found) != 1:
+        return None
+    place = found[0][0].split(".")[0]
+    later = [first for name in entries if (first := name.split(".")[0]).isdecimal() and first != place]
+    if place.isdecimal() and later and int(place) > min(map(int, later)):
+        return None
+    return found[0]
+
+
+def _are_levels(entries: Mapping[str, Entry], mean: str, deviation: str) -> bool:
+    """Tell whether two tensors have a real number for each of 3 channels, or one for all."""
+    one, other = entries[mean], entries[deviation]
+    along = prod(one.shape) == 1 or [side for side in one.shape if side != 1] == [3]
+    return one.shape == other.shape and along and all(isinstance(each.dtype, torch.dtype) for each in (one, other))
+
+
+def normalized(card: Card, names: tuple[str, str], read: Callable[[str], Tensor]) -> Card | None:
+    """Give the card with the levels of a layer in front of the model, from 0 to 1; None where they are no such levels.
+
+    Where something else says how images are read, that stays.
+    """
+    if card.provenance is None or not {"mean", "deviation"} <= {*card.assumed}:
+        return None
+    mean, deviation = (tuple(round(value, 7) for value in read(name).flatten().tolist()) for name in names)
+    if not all(0 <= value <= 1 for value in mean) or not all(1e-3 <= value <= 1 for value in deviation):
+        return None
+    left = tuple(name for name in card.assumed if name not in ("mean", "deviation"))
+    said = f"mean and deviation of images, from 0 to 1: {names[0]} and {names[1]} of a layer in front of the model"
+    came = replace(card.provenance, assumed=left, inferred=(*card.provenance.inferred, said))
+    how = replace(card.preprocessing, mean=mean, deviation=deviation)
+    return replace(card, preprocessing=how, provenance=came)
 
 
 def usual_preprocessing(layout: str, channels: int) -> Preprocessing:

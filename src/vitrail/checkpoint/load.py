@@ -17,7 +17,7 @@ from torch import Tensor
 from vitrail.checkpoint.adapt import ModelInMemory, Request, Weights, adapt, assemble, compare
 from vitrail.checkpoint.archives.base import Archive, Headers, open_archive, refusing
 from vitrail.checkpoint.archives.foreign import ALTERED, MODELS, name_model
-from vitrail.checkpoint.cards import read_card
+from vitrail.checkpoint.cards import find_normalization, normalized, read_card
 from vitrail.checkpoint.layouts import google, hf, timm, torchvision
 from vitrail.checkpoint.layouts.base import Found, Layout, Row
 from vitrail.checkpoint.run_folder import OWN, RUN_FILES, WEIGHTS, Location, locate, read_run_card
@@ -85,12 +85,13 @@ class Recognized:
     archive: Archive
     layout: Layout
     found: Found
+    before: tuple[str, str] | tuple[()] = ()  # a layer's mean and deviation, in front of the model
 
     def check(self) -> list[Row]:
         """Give the layout's rows of this model, of which the file must have every tensor and no other."""
         rows = list(self.layout.rows(self.found.config, self.found.dialect))
         wanted = {name: row.shape for row in rows for name in row.theirs}
-        ignored = set(self.found.left_out)
+        ignored = {*self.found.left_out, *self.before}
         given = {name: entry.shape for name, entry in self.archive.entries.items() if name not in ignored}
         if difference := compare(wanted, given):
             if what := name_model((*given, *self.archive.strangers), ALTERED):
@@ -121,12 +122,18 @@ class Recognized:
         if location.run is not None:
             return read_run_card(location.run, config.classes).for_channels(config.channels)
         documents = {**location.documents, "notes": self.archive.notes}
-        return read_card(self.layout.name, config, documents, self.provenance).for_channels(config.channels)
+        card, came = read_card(self.layout.name, config, documents, self.provenance), self.provenance
+        if self.before:
+            unused = replace(came, left_out=(*self.before, *came.left_out), assumed=card.assumed)
+            card = normalized(card, self.before, self.archive.read) or replace(card, provenance=unused)
+        return card.for_channels(config.channels)
 
 
 def recognize(location: Location, archive: Archive, hints: Request) -> Recognized:
     """Find layout and model by the headers and the documents beside them; `hints` say what these leave open."""
-    entries, documents = archive.entries, {**location.documents, "notes": archive.notes}
+    before = (location.run is None and find_normalization(archive.entries)) or ()
+    entries = {name: entry for name, entry in archive.entries.items() if name not in before}
+    documents = {**location.documents, "notes": archive.notes}
     names = (*entries, *archive.strangers)
     for layout in LAYOUTS.values():
         prefix = layout.recognize(entries)
@@ -140,7 +147,7 @@ def recognize(location: Location, archive: Archive, hints: Request) -> Recognize
             if what := name_model(names, ALTERED):
                 raise CheckpointError(f"the file is {what}.") from error
             raise
-        return Recognized(location=location, archive=archive, layout=layout, found=found)
+        return Recognized(location=location, archive=archive, layout=layout, found=found, before=before)
     some, titles = ", ".join(sorted(entries)[:4]), ", ".join(layout.title for layout in LAYOUTS.values())
     what = f" It looks like {what}." if (what := name_model(names, ALTERED | MODELS)) else ""
     raise CheckpointError(
