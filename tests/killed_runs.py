@@ -1,5 +1,6 @@
 """Runs of `vitrail finetune` to kill: forked from one warm process, which imports torch once for them all."""
 
+import io
 import itertools
 import json
 import multiprocessing.util
@@ -8,9 +9,10 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,6 +167,7 @@ def serve() -> None:
     import vitrail.verbs.training  # noqa: F401
     from vitrail.cli import main
 
+    warm_up(main)
     for line in sys.stdin:
         asked = json.loads(line)
         ranks, port = asked.get("ranks", 1), free_port()
@@ -178,6 +181,14 @@ def serve() -> None:
             children.append(child)
         sys.stdout.write(json.dumps(watch(children, asked)) + "\n")
         sys.stdout.flush()
+
+
+def warm_up(main: Callable[..., Any]) -> None:
+    """Train for a step, on images of its own: what a first run imports and sets up, no fork does again."""
+    quiet = io.StringIO()
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(quiet), redirect_stderr(quiet):
+        status = main(arguments(make_data(Path(folder) / "images"), Path(folder) / "run", steps=1))
+    assert status == 0, quiet.getvalue()
 
 
 def begin(main: Callable[..., Any], asked: dict[str, Any], said: str, rank: int) -> None:

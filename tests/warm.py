@@ -51,7 +51,7 @@ def warm() -> Iterator[Python]:
 
 def serve() -> None:
     """Fork for each piece of code that comes in; answer with its exit status."""
-    import torch  # noqa: F401
+    import torch._dynamo  # noqa: F401, which the first optimizer would import
 
     import vitrail
 
