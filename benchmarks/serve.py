@@ -26,6 +26,7 @@ import torch
 from PIL import Image
 
 import vitrail
+from vitrail.models import Model
 
 SIZE = (500, 375)
 
@@ -67,14 +68,14 @@ def load(port: int, files: list[Path], clients: int, total: int) -> dict[str, fl
     return json.loads(done.stdout)
 
 
-def predict_rate(model: vitrail.load, files: list[Path]) -> float:  # pyright: ignore[reportInvalidTypeForm]
+def predict_rate(model: Model, files: list[Path]) -> float:
     """Give the images a second of `vitrail.predict`."""
     begun = time.perf_counter()
     vitrail.predict(model, files)
     return len(files) / (time.perf_counter() - begun)
 
 
-def direct_seconds(model: vitrail.load, data: bytes, times: int) -> float:  # pyright: ignore[reportInvalidTypeForm]
+def direct_seconds(model: Model, data: bytes, times: int) -> float:
     """Give the median seconds of one image in memory: decoded, computed, its probabilities."""
     taken = []
     with torch.inference_mode():

@@ -12,6 +12,7 @@ import vitrail
 from vitrail.cli import app, main
 from vitrail.cli.options import READERS
 from vitrail.cli.render import in_flags
+from vitrail.config.serving import Serving
 from vitrail.verbs.predict import embeddings
 from vitrail.verbs.predictions import save_features
 
@@ -33,14 +34,14 @@ def command_of(name: str) -> Any:
 
 def arguments_of(verb: str) -> tuple[dict[str, Any], bool]:
     """The defaults of a function's keywords, those that it takes as a group too, and whether it takes any field."""
-    function = getattr(vitrail, verb)
+    function = Serving if verb == "serve" else getattr(vitrail, verb)
     parameters = inspect.signature(function).parameters
     found = {name: each.default for name, each in parameters.items() if each.kind is not each.VAR_KEYWORD}
     rest = [each for each in parameters.values() if each.kind is each.VAR_KEYWORD]
     groups = [group for each in rest for group in get_args(each.annotation)]
     usual = {"precision": "float32", "bad_image_limit": 0.01, "fresh": False}
     found |= {name: usual.get(name) for group in groups for name in get_type_hints(group)}
-    return found, bool(rest) and not groups
+    return found, (bool(rest) and not groups) or verb == "serve"
 
 
 @pytest.mark.parametrize("name", app.COMMANDS)

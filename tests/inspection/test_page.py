@@ -1,3 +1,4 @@
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +30,8 @@ from browsing import (
 from playwright.sync_api import Browser, Page
 
 from vitrail.errors import DataError
+from vitrail.figures import as_text
+from vitrail.figures.measured import SheetRow, draw_sheet
 from vitrail.inspection.page import render_page
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -242,6 +245,27 @@ def test_a_hostile_name_is_text(visit: Visit) -> None:
         assert page.inner_text(shown).startswith(HOSTILE)
     assert page.evaluate("() => document.querySelectorAll('img[onerror]').length") == 0
     assert page.title() == HOSTILE
+
+
+UNSEEN = "a\x1b[31m\u202egnp.exe\udcff\nb"
+SEEN = r"a\x1b[31m\u202egnp.exe\udcff\nb"
+
+
+def test_signs_that_hide_or_turn_others_are_shown_as_their_numbers() -> None:
+    text = render_page(document(title=UNSEEN, images=[image(UNSEEN, label=UNSEEN)]))
+    assert f"<title>{SEEN}</title>" in text.encode("utf-8").decode()
+    assert json.dumps(SEEN) in text
+    assert json.dumps(UNSEEN) not in text
+    assert as_text("50 $, $x$: \x07\u2066") == r"50 \$, \$x\$: \x07\u2066"
+    assert draw_sheet([SheetRow(UNSEEN, [np.zeros((4, 4, 3), np.uint8)], [UNSEEN])]).startswith(b"\x89PNG")
+
+
+@in_browser
+def test_a_name_cannot_turn_what_stands_beside_it(visit: Visit) -> None:
+    top = [{"name": UNSEEN, "probability": 0.5}]
+    page = visit(document(images=[image(UNSEEN, label=UNSEEN, top=top, mistake=True)], title=UNSEEN))
+    for shown in ("#title", "#name", "#top .class", "#mistakes .class"):
+        assert page.inner_text(shown).startswith(SEEN)
 
 
 @in_browser

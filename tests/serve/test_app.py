@@ -167,7 +167,7 @@ def test_other_misuse_is_answered(client: TestClient) -> None:
     bare = client.post("/v1/classify?model=bare", content=PICTURES[0], headers=RAW)
     assert (bare.status_code, bare.json()["error"]["type"]) == (400, "no_classifier")
     many = client.post("/v1/classify", json={"images": ["AAAA"] * 6})
-    assert (many.status_code, many.json()["error"]["type"]) == (413, "too_many_images")
+    assert (many.status_code, many.json()["error"]["type"]) == (422, "too_many_images")
     assert client.put("/v1/classify").status_code == 405
     assert client.get("/nothere").json()["error"]["type"] == "not_found"
     assert client.get("/assets/..%2Fapp.py").status_code == 404

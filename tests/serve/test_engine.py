@@ -97,7 +97,7 @@ def test_nothing_is_decoded_or_computed_for_a_client_that_has_gone() -> None:
         gone = asyncio.create_task(made.answer(task, [b"2"], soon()))
         await until(lambda: 2 in task.decoded)
         gone.cancel()
-        await asyncio.sleep(0)
+        await asyncio.wait([gone])
         task.go.set()
         await first
         await made.answer(task, [b"3"], soon())

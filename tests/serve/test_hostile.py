@@ -81,7 +81,7 @@ def send(client: TestClient, count: int, seed: int) -> None:
         body = SEEDS[number % len(SEEDS)]
         body = body if number < len(SEEDS) else damaged(body, draw)
         kind, path = draw.choice(TYPES), draw.choice(PATHS)
-        answer = client.post(path, content=body, headers={"content-type": kind.encode("latin-1")})
+        answer = client.post(path, content=body, headers={b"content-type": kind.encode("latin-1")})
         assert answer.status_code < 500, (path, kind, body[:80], answer.text[:300])
         if answer.status_code >= 400:
             error = answer.json()["error"]

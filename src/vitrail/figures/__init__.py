@@ -13,6 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
+from vitrail.errors import harmless
+
 Numbers = NDArray[np.floating]
 Picture = NDArray[np.uint8]  # H W 3
 Theme = Literal["light", "dark"]
@@ -79,8 +81,8 @@ def to_png(sheet: Figure) -> bytes:
 
 
 def as_text(text: str) -> str:
-    """Give a name that is drawn as it is: no mathematics, nothing that cannot be encoded, nothing that hides it."""
-    clean = text.encode("utf-8", "replace").decode().replace("$", r"\$")
+    """Give a name that is drawn as it is: no mathematics, and nothing that cannot be encoded, or hides or turns it."""
+    clean = harmless(text).replace("$", r"\$")
     return f" {clean}" if clean.startswith("_") else clean
 
 

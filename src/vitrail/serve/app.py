@@ -133,7 +133,7 @@ def _add_answers(app: FastAPI, desk: Desk) -> None:
             raise RequestError(400, "no_attention", f"{served.name} is a ResNet, which has no attention.")
         images = await desk.images_of(request)
         if len(images.data) != 1:
-            raise RequestError(413, "too_many_images", f"expected one image; got {len(images.data):,}.")
+            raise RequestError(422, "too_many_images", f"expected one image; got {len(images.data):,}.")
         ticket = await desk.answer(request, Look(served), images)
         looked: Looked = ticket.answers[0]
         if form == "maps":

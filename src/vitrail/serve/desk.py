@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 
 from vitrail.config.serving import Serving
 from vitrail.errors import DataError, shortened
-from vitrail.files.public import fetch_public
+from vitrail.files import fetch_public
 from vitrail.models import Model
 from vitrail.runtime.machine import choose_device
 from vitrail.serve.door import State
@@ -24,6 +24,7 @@ from vitrail.serve.requests import Images, RequestError, read_document, read_ima
 from vitrail.serve.schema import EmbeddingsRequest
 
 Result = TypeVar("Result")
+FETCHING = 10.0  # most seconds for all addresses of a request
 SMALL = 64 << 10  # bytes of a body that is taken apart in the event loop
 PREFER = re.compile(r"(?:^|,)\s*wait=(\d{1,5}(?:\.\d{1,3})?)\s*(?:$|[,;])")
 
@@ -96,7 +97,7 @@ class Desk:
     async def images_of(self, request: Request) -> Images:
         """Read the images of a request; what is large is taken apart beside the event loop."""
         body, kind = await self.read(request), request.headers.get("content-type", "")
-        fetch = self._fetch if self.options.allow_urls else None
+        fetch = self._fetcher()
         if len(body) <= SMALL and fetch is None:
             return read_images(body, kind, self.options.max_images)
         return await asyncio.to_thread(read_images, body, kind, self.options.max_images, fetch)
@@ -109,14 +110,28 @@ class Desk:
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"][:2])
             raise RequestError(422, "json", f"{place}: {shortened(first['msg'], 200)}.") from error
-        fetch = self._fetch if self.options.allow_urls else None
+        fetch = self._fetcher()
         return asked, read_inputs(document["input"], self.options.max_images, fetch)
 
-    def _fetch(self, url: str) -> bytes:
-        try:
-            return fetch_public(url, most=self.options.max_bytes, seconds=min(self.options.deadline, 10.0))
-        except DataError as error:
-            raise RequestError(422, "url", str(error)) from error
+    def _fetcher(self) -> Callable[[str], bytes] | None:
+        """Give what fetches the addresses of one request, all of them within the same seconds."""
+        if not self.options.allow_urls:
+            return None
+        seconds = min(self.options.deadline, FETCHING)
+        end = time.monotonic() + seconds
+
+        def fetch(url: str) -> bytes:
+            if (left := end - time.monotonic()) <= 0:
+                message = (
+                    f"the addresses of a request are fetched within {seconds:g} seconds in all, and these took more."
+                )
+                raise RequestError(422, "url", f"{message} Send the images themselves, or fewer.")
+            try:
+                return fetch_public(url, most=self.options.max_bytes, seconds=left)
+            except DataError as error:
+                raise RequestError(422, "url", str(error)) from error
+
+        return fetch
 
     async def answer(self, request: Request, task: Task, images: Images) -> Ticket:
         """Answer images within the request's deadline, or until its client has gone."""

@@ -92,7 +92,7 @@ def _within(found: Sequence[tuple[str, bytes]], most: int) -> Images:
 
 
 def _too_many(count: int, most: int) -> RequestError:
-    return RequestError(413, "too_many_images", f"{count:,} images in a request; at most {most:,} are taken.")
+    return RequestError(422, "too_many_images", f"{count:,} images in a request; at most {most:,} are taken.")
 
 
 def _read_form(body: bytes, boundary: bytes | None, most: int) -> list[tuple[str, bytes]]:

@@ -205,7 +205,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     401: _failure("A token is needed: Authorization: Bearer TOKEN."),
     404: _failure("There is no such model."),
     408: _failure("The request arrived too slowly."),
-    413: _failure("Too many bytes or images."),
+    413: _failure("Too many bytes."),
     415: _failure("No content type that is read here."),
     422: _failure("An image that cannot be decoded, or a value out of range."),
     429: _failure("Too much waits already; Retry-After says for how long."),
