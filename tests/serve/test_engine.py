@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from vitrail.data.decode import ImageError
-from vitrail.serve.engine import BadImagesError, Engine, RefusedError
+from vitrail.serve.engine import Engine
+from vitrail.serve.jobs import BadImagesError, RefusedError
 from vitrail.serve.metrics import Metrics
 from vitrail.serve.waiting import Fit
 

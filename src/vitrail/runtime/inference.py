@@ -1,8 +1,7 @@
 """What a model gives for every image of a source, computed once: shared by processes and by the cores of a CPU."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Event, Lock
@@ -18,7 +17,7 @@ from vitrail.data.feed import Loader, evaluation_feed
 from vitrail.data.source import Skip, Source, Subset
 from vitrail.errors import DataError
 from vitrail.models import Model
-from vitrail.runtime.machine import Group, usual_workers
+from vitrail.runtime.machine import Group, one_thread, usual_workers
 from vitrail.runtime.reporter import SILENT, Reporter
 
 OutputFunction = Callable[[Model, Tensor, Tensor], Mapping[str, Tensor]]  # from images and labels to a row for each
@@ -155,7 +154,7 @@ def _outputs_of_process(
 
     if lanes == 1:
         return [go_through(0)]
-    with _one_thread_each(), ThreadPoolExecutor(lanes) as pool:
+    with one_thread(), ThreadPoolExecutor(lanes) as pool:
         try:
             going = [pool.submit(go_through, lane) for lane in range(lanes)]
             wait(going, return_when=FIRST_EXCEPTION)
@@ -196,13 +195,3 @@ def _outputs_of_lane(
         values={name: torch.cat(value).numpy() for name, value in values.items()},
         skipped=tuple(skipped),
     )
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

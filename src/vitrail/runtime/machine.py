@@ -256,3 +256,14 @@ def keep_memory() -> bool:
         return bool(library.mallopt(TRIM, LARGEST)) and bool(library.mallopt(MAP, LARGEST))
     except (OSError, AttributeError, TypeError):  # another library, another system
         return False
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute with one thread meanwhile, where threads take work each."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

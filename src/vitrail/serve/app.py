@@ -18,7 +18,7 @@ from vitrail.models import Model, ViT
 from vitrail.serve.answers import as_json, encoded, light, map_of, top_of
 from vitrail.serve.desk import Desk
 from vitrail.serve.door import Door, error_document
-from vitrail.serve.engine import BadImagesError, RefusedError
+from vitrail.serve.jobs import BadImagesError, RefusedError
 from vitrail.serve.metrics import CONTENT_TYPE
 from vitrail.serve.models import Look, Looked, Represent
 from vitrail.serve.requests import RequestError

@@ -17,7 +17,8 @@ from vitrail.files import fetch_public
 from vitrail.models import Model
 from vitrail.runtime.machine import choose_device
 from vitrail.serve.door import State
-from vitrail.serve.engine import Engine, Task, Ticket
+from vitrail.serve.engine import Engine
+from vitrail.serve.jobs import Task, Ticket
 from vitrail.serve.metrics import Metrics
 from vitrail.serve.models import Look, Represent, Served, Shelf
 from vitrail.serve.requests import Images, RequestError, read_document, read_images, read_inputs

@@ -1,8 +1,10 @@
 """Requests of many clients in batches of one model, without a timer: a model that is free takes what waits.
 
-Images are decoded by threads beside the model, as soon as they come. On a CPU every core has a lane of its own, which
-takes a batch and computes it with one thread, as `vitrail predict` does; a lane that is alone uses all cores. What
-nobody waits for any more is dropped before it costs anything.
+Images are decoded by threads beside the model, as soon as they come; one that comes while nothing else is done is
+decoded by the lane that computes it, with all cores. On a CPU every core has a lane of its own, which
+takes a batch and computes it with one thread, as `vitrail predict` does; the first lane, where it is alone, uses all
+cores (OpenMP is slow where the pools of a process have more threads than there are cores). What nobody waits for any
+more is dropped before it costs anything.
 """
 
 import asyncio
@@ -13,85 +15,17 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from vitrail.data.decode import ImageError
-from vitrail.errors import VitrailError
+from vitrail.serve.jobs import BadImagesError, Job, RefusedError, Running, Task, Ticket
 from vitrail.serve.metrics import Metrics
 from vitrail.serve.waiting import Fit
 
 log = logging.getLogger("vitrail.serve")
 CPU_TOKENS, GPU_TOKENS = 1024, 16_384  # of a batch
-
-
-class RefusedError(VitrailError):
-    """A request that is not taken, or no longer waited for: too much waits already."""
-
-    def __init__(self, reason: str, message: str, retry_after: float) -> None:
-        super().__init__(message)
-        self.reason, self.retry_after = reason, max(math.ceil(retry_after), 1)
-
-
-class BadImagesError(VitrailError):
-    """Images of a request that cannot be decoded, each with its place and the reason."""
-
-    def __init__(self, failed: Sequence[tuple[int, str]]) -> None:
-        super().__init__("; ".join(f"image {place}: {reason}" for place, reason in failed))
-        self.failed = failed
-
-
-class Task(Protocol):
-    """What is done with images: work of one kind by one model. Equal tasks are computed together."""
-
-    @property
-    def tokens(self) -> int: ...  # noqa: D102  # of an image
-
-    @property
-    def most(self) -> int: ...  # noqa: D102  # images that are computed at once, whatever the tokens
-
-    def decode(self, data: bytes) -> Any: ...  # noqa: ANN401, D102  # beside the model
-
-    def compute(self, images: Sequence[Any]) -> Sequence[Any]: ...  # noqa: D102  # an answer for each
-
-
-@dataclass(eq=False)
-class Ticket:
-    """A request that waits: its images, how many are not answered yet, and the answers."""
-
-    task: Task
-    deadline: float
-    arrived: float
-    done: "asyncio.Future[None]"
-    answers: list[Any]
-    left: int
-    failed: list[tuple[int, str]] = field(default_factory=list)
-    error: Exception | None = None
-    gone: bool = False  # nobody waits for it any more
-    seconds: dict[str, float] = field(default_factory=dict)  # waiting, decoding and computing, of its slowest image
-
-
-@dataclass(eq=False)
-class Job:
-    """One image of a request."""
-
-    ticket: Ticket
-    place: int
-    data: bytes | None
-    image: Any = None
-    counted: bool = True  # among those that wait
-    since: float = 0.0
-
-
-@dataclass
-class Running:
-    """What a lane computes."""
-
-    begun: float
-    expected: float
 
 
 class Engine:
@@ -114,7 +48,9 @@ class Engine:
         self._lanes_wanted = 1 if gpu else self.cores
         self._decoders = max(self.cores, 2)
         self._ready: deque[Job] = deque()
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed, self._first = threading.Condition(lock), threading.Condition(lock)
+        self._first_idle = False  # the first lane waits for `_first`, the others for `_changed`
         self._waiting: Counter[Task] = Counter()  # images that are decoded or wait, by what is done with them
         self._decoding = 0  # images among them that are not decoded yet
         self._running: dict[int, Running] = {}  # by lane
@@ -146,7 +82,7 @@ class Engine:
         """Let the threads end when nothing waits any more."""
         with self._changed:
             self._stopped = True
-            self._changed.notify_all()
+            self._wake_all()
         if self._pool is not None:
             self._pool.shutdown(wait=True)
         for thread in self._threads:
@@ -189,11 +125,18 @@ class Engine:
                 "deadline", f"the answer would take {wait:.1f} s, and {left:.1f} s are left for it", wait
             )
         ticket = Ticket(task, deadline, now, self._loop.create_future(), [None] * len(images), len(images))
+        jobs = [Job(ticket, place, data, since=now) for place, data in enumerate(images)]
         with self._changed:
-            self._waiting[task] += len(images)
-            self._decoding += len(images)
-        for place, data in enumerate(images):
-            self._pool.submit(self._decode, Job(ticket, place, data, since=now))
+            alone = len(jobs) == 1 and not self.waiting() and not self._running
+            self._waiting[task] += len(jobs)
+            if alone:
+                self._ready.append(jobs[0])
+                self._wake_lane()
+            else:
+                self._decoding += len(jobs)
+        for job in jobs if not alone else ():
+            job.decoding = True
+            self._pool.submit(self._hand_on, job)
         try:
             await asyncio.wait_for(ticket.done, deadline - now)
         except TimeoutError:
@@ -218,30 +161,38 @@ class Engine:
         """Forget how long a task takes that will not come again."""
         self._fits.pop(task, None)
 
-    def _decode(self, job: Job) -> None:
-        """Decode an image, unless nobody waits for it; hand it to the lanes."""
+    def _hand_on(self, job: Job) -> None:
+        """Decode an image beside the model, and hand it to the lanes."""
+        if not self._decode(job):
+            return self._finish([job])
+        with self._changed:
+            self._decoding -= 1
+            job.decoding = False
+            self._ready.append(job)
+            self._wake_lane()
+        return None
+
+    def _decode(self, job: Job) -> bool:
+        """Decode an image, unless nobody waits for it; tell whether it is there."""
         begun, data, ticket = self.clock(), job.data, job.ticket
         job.data = None
         try:
             if not self._is_wanted(ticket):
-                return self._finish([job])
+                return False
             assert data is not None
             job.image = ticket.task.decode(data)
         except ImageError as error:
             ticket.failed.append((job.place, str(error)))
-            return self._finish([job])
+            return False
         except Exception as error:  # a bug, which must not stop a thread that others wait for
             ticket.error = error
-            return self._finish([job])
+            return False
         taken = self.clock() - begun
         self.metrics.decoding.observe(taken)
         with self._changed:
             self._decode_fit.add(1, taken)
-            self._decoding -= 1
             ticket.seconds["decoding"] = max(ticket.seconds.get("decoding", 0.0), taken)
-            self._ready.append(job)
-            self._changed.notify()
-        return None
+        return True
 
     def _is_wanted(self, ticket: Ticket) -> bool:
         """Tell whether anybody waits for a request, and may still get all of it."""
@@ -249,8 +200,12 @@ class Engine:
 
     def _work(self, lane: int) -> None:
         """Compute batch after batch, until nothing waits and the engine is stopped."""
-        while (jobs := self._take(lane)) is not None:
+        while (taken := self._take(lane)) is not None:
+            jobs = [job for job in taken if job.data is None or self._decode(job)]
+            self._finish([job for job in taken if job not in jobs])
             if not jobs:
+                with self._changed:
+                    self._running.pop(lane, None)
                 continue
             task, begun = jobs[0].ticket.task, self.clock()
             try:
@@ -262,18 +217,18 @@ class Engine:
                 log.exception("a batch of %d images failed", len(jobs))
                 for job in jobs:
                     job.ticket.error = error
-            taken = self.clock() - begun
+            computing = self.clock() - begun
             with self._changed:
-                self._fit(task).add(len(jobs), taken)
+                self._fit(task).add(len(jobs), computing)
                 self._running.pop(lane, None)
             self.metrics.batch.observe(len(jobs))
-            self.metrics.computing.observe(taken)
+            self.metrics.computing.observe(computing)
             for job in jobs:
                 waited = begun - job.since
                 self.metrics.waiting.observe(waited)
                 seconds = job.ticket.seconds
                 seconds["waiting"] = max(seconds.get("waiting", 0.0), waited)
-                seconds["computing"] = max(seconds.get("computing", 0.0), taken)
+                seconds["computing"] = max(seconds.get("computing", 0.0), computing)
             self._finish(jobs)
 
     def _take(self, lane: int) -> list[Job] | None:
@@ -282,9 +237,11 @@ class Engine:
         with self._changed:
             while not self._ready:
                 if self._stopped and not self._decoding:
-                    self._changed.notify_all()
+                    self._wake_all()
                     return None
-                self._changed.wait()
+                self._first_idle = self._first_idle or lane == 0
+                (self._changed if lane else self._first).wait()
+            self._first_idle = self._first_idle and lane != 0
             first = self._ready[0].ticket.task
             most, taken, others = self.most_of(first), [], []
             while self._ready and len(taken) < most:
@@ -299,15 +256,24 @@ class Engine:
             for job in taken:
                 job.counted = False
             self._waiting[first] -= len(taken)
-            alone = not self._running and not self._ready
+            alone = lane == 0 and not self._running and not self._ready
             if taken:
                 self._running[lane] = Running(self.clock(), self._fit(first).predict(len(taken), most))
             if self._ready:
-                self._changed.notify()
+                self._wake_lane()
         self._finish(dropped)
         if taken and self.device.type == "cpu":
             torch.set_num_threads(self.cores if alone else 1)  # of this thread's work alone
         return taken
+
+    def _wake_lane(self) -> None:
+        """Wake a lane that waits: the first one, where it does."""
+        (self._first if self._first_idle else self._changed).notify()
+        self._first_idle = False
+
+    def _wake_all(self) -> None:
+        self._first.notify_all()
+        self._changed.notify_all()
 
     def _finish(self, jobs: Sequence[Job]) -> None:
         """Count images as done, and wake those whose request is answered."""
@@ -319,8 +285,8 @@ class Engine:
                 ticket = job.ticket
                 if job.counted:
                     self._waiting[ticket.task] -= 1
-                    self._decoding -= job.image is None
-                    job.counted = False
+                    self._decoding -= job.decoding
+                    job.counted = job.decoding = False
                 job.image = None
                 ticket.left -= 1
                 if ticket.left == 0:
@@ -328,7 +294,7 @@ class Engine:
             for task in [task for task, count in self._waiting.items() if not count]:
                 del self._waiting[task]
             if self._stopped:
-                self._changed.notify_all()
+                self._wake_all()
         if answered and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(_wake, answered)
 

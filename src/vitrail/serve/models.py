@@ -28,6 +28,7 @@ from vitrail.inspection.study import Attention, look
 from vitrail.inspection.views import sharper_size
 from vitrail.models import Model, ViT
 from vitrail.ops.metrics import bounded, first_classes, log_probabilities
+from vitrail.runtime.machine import one_thread
 from vitrail.serve.metrics import Metrics
 from vitrail.verbs.opening import open_model
 
@@ -202,7 +203,8 @@ class Shelf:
         """Open all models; the first that cannot be is an error."""
         for name in self.checkpoints:
             self._signatures[name] = self._seen[name] = self._signature(name)
-            self.models[name] = self._open(name)
+            with one_thread():  # a pool of threads that was started here would slow down those of the engine
+                self.models[name] = self._open(name)
 
     def find(self, name: str | None) -> Served | None:
         """Give a model by its name, or the first one where none is asked for."""
@@ -218,7 +220,8 @@ class Shelf:
                     continue
                 self._signatures[name] = signature
                 try:
-                    fresh = self._open(name)
+                    with one_thread():
+                        fresh = self._open(name)
                 except Exception as error:  # whatever is wrong with it, the old one goes on
                     reason = str(error) if isinstance(error, VitrailError) else f"{type(error).__name__}: {error}"
                     self.errors[name] = reason

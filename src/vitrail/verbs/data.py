@@ -29,6 +29,7 @@ from vitrail.errors import ConfigError, DataError
 from vitrail.figures.measured import SheetRow, draw_sheet
 from vitrail.files import home_path, write_bytes
 from vitrail.ops.random import Purpose, draws
+from vitrail.runtime.machine import one_thread
 from vitrail.runtime.reporter import SILENT, Reporter, harmless, text_table
 
 SIZES = {"500x375": (375, 500, 40), "2000x1500": (1500, 2000, 8)}  # height, width, photographs
@@ -271,12 +272,8 @@ def bench(what: str = "data", *, report: Reporter = SILENT) -> Bench:
     """
     if what != "data":
         raise ConfigError(f"there is a bench of data; got {what!r}.")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         return Bench(tuple(speed for name in SIZES for speed in _measure(name, report)))
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _measure(name: str, report: Reporter) -> list[Speed]:
