@@ -24,8 +24,10 @@ from vitrail.config.check import rate, whole
 from vitrail.config.recipe import Augmentation, AugmentOn
 from vitrail.data.decode import ImageError, Pixels
 from vitrail.data.source import Batch, BatchIndices, RankShare, Skip, Source, check_limit
+from vitrail.data.transforms.crops import crop_resize
 from vitrail.data.transforms.finish import BatchTransform
 from vitrail.data.transforms.resize import EvalTransform, TrainTransform
+from vitrail.ops.constants import upload
 
 # From what a source holds of a sample, its number and the epoch, to uint8 C H W.
 Transform = Callable[[bytes | Pixels, int, int], Tensor]
@@ -115,11 +117,21 @@ class Loader:
         after = self.after
         if after is not None and self.device.type != "cpu":
             after = after.augment if self.augmented else None
-        reader = _Reader(self.source, self.transform, self._shape, after)
+        reader = _Reader(self.source, self.transform, self._shape, after, self._whole())
         with _loading(reader, steps, self.workers, pins=self.device.type == "cuda") as batches:
             for batch in batches:
                 self.note(batch.skipped)
                 yield batch
+
+    def _whole(self) -> bool:
+        """Tell whether batches are read at once, as their images are pixels of one size; a GPU then crops them too."""
+        shape, channels = self.source.shape, self._shape[0]
+        if shape is None or shape[2] not in (1, channels):
+            return False
+        if isinstance(self.transform, TrainTransform):
+            by_boxes = self.transform.boxes(shape[:2], np.empty(0, dtype=np.int64), 0) is not None
+            return by_boxes and self.device.type != "cpu" and not self.augmented
+        return isinstance(self.transform, EvalTransform)
 
     def _placed(self, steps: Iterator[BatchIndices]) -> Iterator[Batch]:
         """Give batches where the model is; a GPU gets the next one, on a stream of its own, while it works on this."""
@@ -142,7 +154,9 @@ class Loader:
 
     def _place(self, batch: Batch) -> Batch:
         images, labels = (part.pin_memory().to(self.device, non_blocking=True) for part in (batch.images, batch.labels))
-        placed = batch._replace(images=images, labels=labels)
+        if batch.boxes is not None:
+            images = crop_resize(images, upload(batch.boxes, self.device), self._shape[1:])
+        placed = batch._replace(images=images, labels=labels, boxes=None)
         return placed if self.after is None else self.after(placed, augmented=self.augmented)
 
 
@@ -217,8 +231,12 @@ class _Reader(Dataset[Batch]):
     transform: Transform
     shape: tuple[int, int, int]
     after: Callable[[Batch], Batch] | None
+    whole: bool = False  # batches are read at once
 
     def __getitem__(self, wanted: BatchIndices) -> Batch:
+        if self.whole:
+            batch = self._at_once(wanted)
+            return batch if self.after is None else self.after(batch)
         epoch, step, samples, places = wanted
         images, kept, skipped = [], [], []
         for index, sample in enumerate(samples.tolist()):
@@ -238,6 +256,29 @@ class _Reader(Dataset[Batch]):
             skipped=tuple(skipped),
         )
         return batch if self.after is None else self.after(batch)
+
+    def _at_once(self, wanted: BatchIndices) -> Batch:
+        """Read pixels of one size, a batch at a time; what is cropped later says its boxes."""
+        epoch, step, samples, places = wanted
+        images = torch.from_numpy(self.source.read_many(samples)).permute(0, 3, 1, 2)
+        if images.shape[1] != self.shape[0]:
+            images = images.expand(-1, self.shape[0], -1, -1)  # grey
+        boxes = None
+        if isinstance(self.transform, TrainTransform):
+            boxes = self.transform.boxes((images.shape[2], images.shape[3]), samples, epoch)
+        elif isinstance(self.transform, EvalTransform):
+            images = self.transform.many(images)
+        return Batch(
+            images=images.contiguous(),
+            labels=torch.from_numpy(self.source.labels_of(samples)),
+            samples=torch.from_numpy(samples),
+            places=torch.from_numpy(places),
+            absent=torch.empty(0, dtype=torch.int64),
+            epoch=epoch,
+            step=step,
+            skipped=(),
+            boxes=boxes,
+        )
 
 
 def _send(batch: Batch) -> list[Any]:

@@ -48,6 +48,7 @@ class Batch(NamedTuple):
     step: int  # of the epoch
     skipped: tuple[Skip, ...]
     targets: Tensor | None = None  # B K: shares of the classes, where the images are finished
+    boxes: Places | None = None  # B 4: what of each image is taken, where they are whole yet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +148,15 @@ class Source(ABC):
     def name(self, index: int) -> str:
         """Name a sample for people: a path, a row of a file, a member of an archive."""
 
+    @property
+    def shape(self) -> tuple[int, int, int] | None:
+        """Height, width and channels, where the source holds pixels and all images are alike; else None."""
+        return None
+
+    def read_many(self, indices: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Give a copy of the pixels of several images, N H W C, of a source that has a `shape`."""
+        raise NotImplementedError
+
     def _within(self, index: int) -> int:
         if not 0 <= index < len(self):
             raise IndexError(index)
@@ -186,6 +196,15 @@ class Subset(Source):
     def name(self, index: int) -> str:
         """Name a sample as its source does."""
         return self.source.name(int(self.indices[self._within(index)]))
+
+    @property
+    def shape(self) -> tuple[int, int, int] | None:
+        """The source's."""
+        return self.source.shape
+
+    def read_many(self, indices: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Read from the source."""
+        return self.source.read_many(self.indices[indices])
 
     @property
     def fingerprint(self) -> str:

@@ -169,9 +169,13 @@ def distribute_like(whole: Tensor, like: Tensor) -> Tensor:
 
 def usual_workers(*, gpu: bool) -> int:
     """Leave the model's own process a core of those beside a GPU; on the CPU the model needs them all."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    cores = max(cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
+    cores = max(usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
     return min(max(cores - 1, 1), 16) if gpu else 0
+
+
+def usable_cores() -> int:
+    """Count the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def fit_micro_batch(config: ModelConfig, training: Training, share: int, device: torch.device, precision: str) -> int:

@@ -70,11 +70,24 @@ class PackedSource(Source):
             str(self._shape), self.packed_from, self._labels, "\0".join(self.class_names)
         )
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of every image."""
+        return self._shape[1:]
+
     def read(self, index: int) -> Pixels:
         """Give a copy of an image's pixels."""
+        return np.array(self._pixels[self._within(index)])
+
+    def read_many(self, indices: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Give a copy of the pixels of several images."""
+        return np.asarray(self._pixels[indices])
+
+    @property
+    def _pixels(self) -> NDArray[np.uint8]:
         if self._mapped is None:
             self._mapped = self._map()
-        return np.array(self._mapped[self._within(index)])
+        return self._mapped
 
     def name(self, index: int) -> str:
         """Give the folder and the number of an image."""

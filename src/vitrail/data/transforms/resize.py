@@ -13,12 +13,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, UInt8
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.config.preprocessing import Interpolation, Preprocessing
 from vitrail.config.recipe import Augmentation, Resizing
 from vitrail.data.decode import OpenImage, Pixels, owned, with_channels
-from vitrail.data.transforms.geometry import SLOTS, inception_box
+from vitrail.data.transforms.crops import LARGEST
+from vitrail.data.transforms.geometry import SLOTS, inception_box, inception_boxes
 from vitrail.errors import ShapeError
 from vitrail.ops.constants import constant
 from vitrail.ops.random import Purpose, draws
@@ -54,6 +56,14 @@ class TrainTransform:
             part = image[box.top : box.top + box.height, box.left : box.left + box.width]
         return resize(to_tensor(part, self.channels), self.size, how)
 
+    def boxes(self, shape: tuple[int, int], samples: NDArray[np.int64], epoch: int) -> NDArray[np.int64] | None:
+        """Say what it takes of images of one size, so that `crop_resize` can do it; None where that is another way."""
+        config = self.augmentation
+        if config.crop != "inception" or config.resizing != "antialias" or max(*shape, *self.size) > LARGEST:
+            return None
+        u = draws(samples, SLOTS, self.seed, epoch, Purpose.CROP)
+        return inception_boxes(*shape, u, config.crop_area, config.aspect).astype(np.int64)
+
 
 @dataclass
 class EvalTransform:
@@ -67,6 +77,10 @@ class EvalTransform:
         """Decode and resize; the same whatever the epoch."""
         image = OpenImage(data) if isinstance(data, bytes) else data
         return evaluation_image(image, self.size, self.preprocessing, None, self.channels)
+
+    def many(self, pixels: UInt8[Tensor, "B C H W"]) -> UInt8[Tensor, "B C h w"]:
+        """Resize images of one size, all at once."""
+        return evaluation_image(pixels, self.size, self.preprocessing)
 
 
 def to_tensor(pixels: Pixels, channels: int) -> UInt8[Tensor, "C H W"]:
@@ -128,12 +142,12 @@ def middle(pixels: UInt8[Tensor, "*B C H W"], size: tuple[int, int]) -> UInt8[Te
 
 
 def evaluation_image(
-    image: OpenImage | Pixels | UInt8[Tensor, "C H W"],
+    image: OpenImage | Pixels | UInt8[Tensor, "*B C H W"],
     size: int | tuple[int, int],
     preprocessing: Preprocessing,
     resizing: Resizing | None = None,
     channels: int = 3,
-) -> UInt8[Tensor, "C h w"]:
+) -> UInt8[Tensor, "*B C h w"]:
     """Make what a model evaluates: squashed or by its shorter side, then the middle `crop_share` of it.
 
     `resizing` overrides the interpolation. The authors' vision_transformer squashes ("gvt"); big_vision's few-shot
@@ -157,7 +171,7 @@ def evaluation_image(
     return middle(resize_small(pixels, side, how, antialias=antialias), goal).contiguous()
 
 
-def _without_ends(pixels: UInt8[Tensor, "C H W"], goal: tuple[int, int]) -> UInt8[Tensor, "C h w"]:
+def _without_ends(pixels: UInt8[Tensor, "*B C H W"], goal: tuple[int, int]) -> UInt8[Tensor, "*B C h w"]:
     """Cut the far ends of a very long image, which no middle reads: resized whole they would take much memory."""
     height, width = pixels.shape[-2:]
     rows, cols = (math.ceil(8 * width * goal[0] / goal[1]), math.ceil(8 * height * goal[1] / goal[0]))
