@@ -1,8 +1,9 @@
 """The server beside `vitrail predict` on the same files: `python benchmarks/serve.py [FOLDER] [--model CHECKPOINT]`.
 
 In turns, in one run: images a second of `vitrail.predict`; of the server at 64 clients; of the same server without
-batching (--batch 1); and the median time of a single request beside that of the same image in memory. The load comes
-from a process of its own on the same cores (benchmarks/load.py), and only over loopback.
+batching (--batch 1); and the median time of a single request beside that of the same image in memory. A ratio is the
+median of the rounds' own ratios, so that a machine whose speed drifts is the same for both. The load comes from a
+process of its own on the same cores (benchmarks/load.py), and only over loopback.
 """
 
 import argparse
@@ -46,7 +47,8 @@ def serving(model: str, *flags: str) -> Iterator[int]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "vitrail", "serve", model, "--port", str(port), "--drain", "0", "--quiet", *flags]
+    command = [sys.executable, "-m", "vitrail", "serve", model, "--port", str(port), "--drain", "0", "--quiet"]
+    command += ["--deadline", "600", *flags]  # a refused request is no answer
     with subprocess.Popen(command) as process:
         try:
             for _ in range(600):
@@ -65,7 +67,9 @@ def load(port: int, files: list[Path], clients: int, total: int) -> dict[str, fl
     command = [sys.executable, str(Path(__file__).with_name("load.py")), str(port), *map(str, files)]
     command += ["--clients", str(clients), "--total", str(total)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)
+    found = json.loads(done.stdout)
+    assert set(found["statuses"]) == {"200"}, found
+    return found
 
 
 def predict_rate(model: Model, files: list[Path]) -> float:
@@ -92,8 +96,8 @@ def main() -> None:
     parser.add_argument("folder", nargs="?")
     parser.add_argument("--model", default="vitrail-ti8")
     parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--total", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--total", type=int, default=1500)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--flags", default="")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
@@ -119,9 +123,11 @@ def main() -> None:
     for name, values in rows.items():
         unit = "ms" if name in ("single", "direct") else "images/s"
         print(f"{name:10} {middle[name]:9.2f} {unit:9} ({min(values):.2f} to {max(values):.2f})")  # noqa: T201
-    print(f"server / predict    {middle['server'] / middle['predict']:.3f}")  # noqa: T201
-    print(f"server / unbatched  {middle['server'] / middle['unbatched']:.3f}")  # noqa: T201
-    print(f"added to a request  {middle['single'] - middle['direct']:.2f} ms")  # noqa: T201
+    for name in ("predict", "unbatched"):
+        ratios = [one / other for one, other in zip(rows["server"], rows[name], strict=True)]
+        print(f"server / {name:10} {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})")  # noqa: T201
+    added = [one - other for one, other in zip(rows["single"], rows["direct"], strict=True)]
+    print(f"added to a request  {statistics.median(added):.2f} ms ({min(added):.2f} to {max(added):.2f})")  # noqa: T201
 
 
 if __name__ == "__main__":

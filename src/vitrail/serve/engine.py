@@ -256,7 +256,7 @@ class Engine:
             for job in taken:
                 job.counted = False
             self._waiting[first] -= len(taken)
-            alone = lane == 0 and not self._running and not self._ready
+            alone = lane == 0 and not self._running and not self.waiting()
             if taken:
                 self._running[lane] = Running(self.clock(), self._fit(first).predict(len(taken), most))
             if self._ready:
