@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         VitrailError as VitrailError,
     )
     from vitrail.models import create as create
+    from vitrail.studies.run import list_studies as list_studies, study as study, study_costs as study_costs
     from vitrail.verbs.calibrate import calibrate as calibrate
     from vitrail.verbs.data import bench as bench, check_data as check_data, pack_data as pack_data
     from vitrail.verbs.demo import demo as demo
@@ -46,6 +47,7 @@ _NAMES = {
     "vitrail.config": "names",
     "vitrail.errors": "CheckpointError ConfigError DataError ShapeError VitrailError",
     "vitrail.models": "create",
+    "vitrail.studies.run": "list_studies study study_costs",
     "vitrail.verbs.calibrate": "calibrate",
     "vitrail.verbs.data": "bench check_data pack_data",
     "vitrail.verbs.demo": "demo",

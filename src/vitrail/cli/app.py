@@ -41,6 +41,7 @@ COMMANDS = {
     "pretrain": "training",
     "recipes": "listing",
     "serve": "serving",
+    "study": "studies",
     "transfer": "training",
     "verify": "measuring",
     "vtab": "training",
@@ -122,7 +123,7 @@ def _shield(command: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(UNREAD) from error
         except KeyboardInterrupt as error:
             show_error(str(error) or "interrupted.")
-            if str(error) or command.__name__ in ("transfer", "vtab"):  # what was done is kept
+            if str(error) or command.__name__ in ("transfer", "vtab", "study"):  # what was done is kept
                 say(same_again(), err=True)
             raise typer.Exit(130) from error
         finally:

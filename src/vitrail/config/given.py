@@ -12,6 +12,7 @@ from vitrail.config.model import ViTConfig
 from vitrail.config.preprocessing import SAID_IN_TRAINING
 from vitrail.config.recipe import Training
 from vitrail.config.recipes import recipe
+from vitrail.config.study import check_study
 from vitrail.config.words import ANSWERS, MODEL, TRAINING, suggest
 from vitrail.config.zoo import FILE_FIELDS, boxed, names, parse, read_model_settings
 from vitrail.errors import CheckpointError, ConfigError, DataError, some_of
@@ -37,6 +38,8 @@ def check_usage(verb: str, given: Mapping[str, Any]) -> None:
         read_fields(model, given.get("recipe"), given.get("settings", ()), fields)
     elif verb == "plan":
         check_name(str(model))
+    elif verb in ("study", "study_costs"):
+        check_study(str(given["name"]), str(given.get("scale", "cpu")))
     weights = given.get("path" if verb == "describe" else "source")
     for name in (model if verb in TRAINED else None, given.get("against"), weights):
         if isinstance(name, str):

@@ -1,6 +1,7 @@
 // The rest of the page: its head, links into the viewer, the mistakes, the figures and the tables.
 
 const given = JSON.parse(byId("document").textContent);
+const SHORT = 16; // signs of a text that stays in one line
 const LONG = 24; // rows from which it scrolls by itself
 
 // A figure without a dark picture keeps its light one, on white.
@@ -69,9 +70,9 @@ function figureOf(figure) {
 
 // Numbers to the right, words to the left.
 function tableOf(table) {
-  const numeric = table.columns.map((_, at) => table.rows.every((row) => /^[-+\u2212]?[\d.,\s]+\s*%?$|^$/.test(row[at])));
+  const numeric = table.columns.map((_, at) => table.rows.every((row) => /^[-+\u2212]?[\d.,\s]+(e[-+]?\d+)?( \u00b1 [\d.]+)?\s*%?$|^$/.test(row[at])));
   const line = (tag, cells) =>
-    make("tr", {}, ...cells.map((text, at) => make(tag, { textContent: text, className: numeric[at] ? "number" : "" })));
+    make("tr", {}, ...cells.map((text, at) => make(tag, { textContent: text, className: numeric[at] ? "number" : text.length <= SHORT ? "short" : "" })));
   const head = make("thead", {}, line("th", table.columns));
   const body = make("tbody", {}, ...table.rows.map((row) => line("td", row)));
   for (const cell of head.querySelectorAll("th")) cell.scope = "col";

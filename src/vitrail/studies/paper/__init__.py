@@ -1,0 +1,1 @@
+"""The studies, a file each: cells, and what is read off them."""

@@ -1,0 +1,267 @@
+"""What a cell does: train, count, time, look inside; each gives numbers by name."""
+
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, assert_never
+
+import torch
+
+from vitrail.checkpoint.load import load
+from vitrail.checkpoint.run_folder import SAVED
+from vitrail.config import ModelConfig, ViTConfig, parse
+from vitrail.config.positions import LearnedPositions
+from vitrail.config.recipes import RECIPES, adjust
+from vitrail.data.source import Source
+from vitrail.errors import ConfigError
+from vitrail.files import read_json_lines
+from vitrail.inspection import attention_distance, filter_components, position_similarity
+from vitrail.inspection.study import draw_images
+from vitrail.inspection.views import views_of
+from vitrail.models import Model, ViT, create
+from vitrail.models.build import draw
+from vitrail.ops.cost.counts import Step, exaflops, forward_macs, parameters, peak_memory
+from vitrail.runtime.machine import SHARE, choose_device, free_memory
+from vitrail.studies.scales import lengths
+from vitrail.studies.sets import classes_of, count_of, open_set
+from vitrail.studies.table import Cell, Count, Images, Look, Network, Numbers, Speed, Train
+from vitrail.train.folder import LOG
+from vitrail.train.state import DivergedError
+from vitrail.verbs.features import fewshot
+from vitrail.verbs.training import Run, finetune
+
+RUN = "run"
+TRIAL, EVERY, COUNTED = 24, 4, 3  # steps of a trial, how often they are timed, and how many of these times count
+EVALUATIONS = 8  # of a run that may stop early
+REPEATS = 3
+SECONDS = 0.3  # that a speed is timed for, at each batch and in each repeat
+BATCHES = (1, 8, 64, 256, 1024)
+LARGEST_BATCH = 1 << 20
+ONE = 1000  # classes of what is only counted or timed, as ImageNet's
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a study runs: its folder, the folder of its data, that of packed images, its device."""
+
+    folder: Path
+    data: Path | None
+    packed: Path | None
+    device: str
+    workers: int = 0
+
+    def of(self, name: str) -> Path:
+        """Give the folder of a cell."""
+        return self.folder / "cells" / name
+
+    def open(self, images: Images) -> dict[str, Source]:
+        """Give the train and test images of a set."""
+        return open_set(images, self.data, self.packed)
+
+
+def carry_out(cell: Cell, place: Place) -> Numbers:
+    """Do what a cell says; a run that was begun before is resumed."""
+    match cell.work:
+        case Train():
+            return train(cell, cell.work, place)
+        case Count():
+            return count(config_of(cell.work.network, cell.work.image_size, ONE))
+        case Speed():
+            return time_forward(cell.work, place.device)
+        case Look():
+            return look(cell.work, place)
+        case _:
+            assert_never(cell.work)
+
+
+def config_of(network: Network, image_size: int, classes: int | None) -> ModelConfig:
+    """Give the configuration of a network, without making it."""
+    return parse(network.model, {**network.fields, "image_size": (image_size, image_size), "classes": classes})
+
+
+def train(cell: Cell, work: Train, place: Place) -> Numbers:
+    """Train, and measure the test images and few shots; a run that diverges has no accuracy, and says why."""
+    folder = place.of(cell.name) / RUN
+    try:
+        run = finetune(**asked_of(work, place), out=folder)
+    except DivergedError as error:
+        return {"diverged": str(error), **costs(work)}
+    if not run.finished:
+        raise KeyboardInterrupt(f"{cell.name}: interrupted at step {run.step:,} of {run.steps:,}, and saved.")
+    shutil.rmtree(folder / SAVED, ignore_errors=True)
+    forget_compiled(place)
+    part = "test_" if work.patience is None else ""
+    measured = {name: run.metrics.get(f"{part}{name}") for name in ("accuracy", "loss")}  # without labels a loss alone
+    found = {name: value for name, value in measured.items() if value is not None}
+    if work.few is not None:
+        found["fewshot"] = few_shot(run, work.few, work.shots, place)
+    return {**found, "result_step": run.result_step, **costs(work, run.step)}
+
+
+def try_out(work: Train, place: Place) -> tuple[float, float]:
+    """Give the seconds of a step of a run, and those beside its steps, from a short one of which nothing is kept."""
+    fields = {**work.fields, **lengths(TRIAL), "log_every": EVERY}
+    trial = replace(work, fields=fields, begins=None, fresh_positions=False)
+    with tempfile.TemporaryDirectory() as folder:
+        aside = replace(place, folder=Path(folder))
+        start, cell = time.perf_counter(), Cell(at={"trial": 0}, work=trial)
+        train(cell, trial, aside)
+        taken = time.perf_counter() - start
+        records = read_json_lines(aside.of(cell.name) / RUN / LOG)
+    rates = [record["time"]["images_per_second"] for record in records if record["kind"] == "train"]
+    pace = length_of(work)[0] / statistics.median(rates[-COUNTED:])
+    return pace, max(taken - TRIAL * pace, 0.0)
+
+
+def forget_compiled(place: Place) -> None:
+    """Forget compiled models, as those of many cells reach the limit of one code's compilations."""
+    if place.device.startswith("cuda"):
+        torch.compiler.reset()
+
+
+def asked_of(work: Train, place: Place) -> dict[str, Any]:
+    """Give the arguments of `vitrail.finetune`."""
+    fields, splits = dict(work.fields), place.open(work.images)
+    begins: str | Model = work.network.model
+    if work.begins is None:
+        fields |= {f"model.{name}": value for name, value in work.network.fields.items()}
+    else:
+        begins = str(place.of(work.begins) / RUN)
+        if work.fresh_positions:
+            begins = with_fresh_positions(load(begins, image_size=fields["image_size"]), fields.get("seed", 0))
+    if work.patience is not None:
+        splits = {"train": splits["train"], "val": splits["test"]}
+        every = max(fields["steps"] // EVALUATIONS, 1)
+        fields |= {"patience": work.patience, "evaluate_every": every, "result": "best"}
+    if place.device.startswith("cuda"):
+        fields.setdefault("augment_on", "device")
+    how = {"device": place.device, "workers": place.workers, "quiet": True}
+    return {"data": splits, "model": begins, "recipe": work.recipe, **how, **fields}
+
+
+def few_shot(run: Run, images: Images, shots: int, place: Place) -> float:
+    """Give the accuracy of least squares on frozen features from few images of every class, mean of three draws."""
+    size = run.model.config.image_size
+    how = {"device": place.device, "workers": place.workers, "fresh": True}
+    found = fewshot(run, place.open(images), shots=shots, probes=("ridge",), image_size=size, **how)
+    return statistics.fmean(found.table.cells[0].accuracy["ridge"])
+
+
+def with_fresh_positions(model: Model, seed: int) -> Model:
+    """Give a model whose position table is drawn anew, but for the class token's."""
+    config = model.config
+    if not isinstance(config, ViTConfig) or not isinstance(config.positions, LearnedPositions):
+        raise ConfigError("only learned positions can be drawn anew.")
+    first = config.class_tokens
+    with torch.no_grad():
+        for name, table in model.named_parameters():
+            if name.startswith("positions."):
+                table[first:] = draw(name, table.shape, seed)[first:].to(table)
+    return model
+
+
+def costs(work: Train, steps: int | None = None) -> Numbers:
+    """Count what a run costs: its model, the images that it sees, and its compute by Table 6's convention."""
+    size = int(work.fields.get("image_size", work.images.image_size))
+    config = config_of(work.network, size, classes_of(work.images))
+    batch, planned = length_of(work)
+    images = batch * (planned if steps is None else steps)
+    seen = {"steps": planned if steps is None else steps, "images": images}
+    return {**count(config), **seen, "exaflops": exaflops(config, images=images)}
+
+
+def length_of(work: Train) -> tuple[int, int]:
+    """Give the batch and the steps of a run."""
+    training = adjust(RECIPES[work.recipe].training, work.fields)
+    if training.steps is not None:
+        return training.batch_size, training.steps
+    assert training.epochs is not None
+    return training.batch_size, round(training.epochs * count_of(work.images) / training.batch_size)
+
+
+def count(config: ModelConfig) -> dict[str, float]:
+    """Count parameters, and the billions of multiply-accumulates of a forward pass."""
+    return {"parameters": parameters(config).total, "gmacs": forward_macs(config).total / 1e9}
+
+
+def time_forward(work: Speed, device: str) -> Numbers:
+    """Time forward passes at growing batches, and give the best rate; predict the largest batch of a training step."""
+    place, config = choose_device(device), config_of(work.network, work.image_size, ONE)
+    model = create(work.network.model, image_size=work.image_size, device=place, **work.network.fields).eval()
+    gpu = place.type == "cuda"
+    rates: dict[int, float] = {}
+    for batch in (each for each in BATCHES if each <= work.most):
+        if rates and peak_memory(config, Step(kind="infer", batch=batch)).total > SHARE * free_memory(place):
+            break
+        rates[batch] = _rate(model, batch, work.image_size, place)
+    best = max(rates, key=lambda batch: rates[batch])
+    repeats = [_rate(model, best, work.image_size, place) for _ in range(REPEATS)]
+    room = int(work.memory * 2**30) if work.memory else torch.cuda.mem_get_info(place)[1] if gpu else free_memory(place)
+    found = {"images_per_second": statistics.median(repeats), "repeats": repeats, "batch": best}
+    return {**count(config), **found, "largest_batch": largest_batch(config, room, gpu=gpu)}
+
+
+def _rate(model: Model, batch: int, side: int, device: torch.device) -> float:
+    """Give images a second of forward passes, bfloat16 on a GPU."""
+    gpu = device.type == "cuda"
+    images = torch.rand(batch, 3, side, side, generator=torch.Generator().manual_seed(0)).to(device) * 2 - 1
+    with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=gpu):
+        for _ in range(2):
+            model(images)
+        done, start = 0, _now(device)
+        while (taken := _now(device) - start) < SECONDS or not done:
+            for _ in range(max(1, min(64 // batch, 8)) if gpu else 1):
+                model(images)
+                done += 1
+    return batch * done / taken
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def largest_batch(config: ModelConfig, room: int, *, gpu: bool) -> int:
+    """Predict the most images whose training step fits into so many bytes; 0 where none does."""
+    step = Step(kind="train", batch=1, precision="bfloat16" if gpu else "float32", device="cuda" if gpu else "cpu")
+    low, high = 0, 1
+    while high < LARGEST_BATCH and peak_memory(config, replace(step, batch=high)).total <= room:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = peak_memory(config, replace(step, batch=middle)).total <= room
+        low, high = (middle, high) if fits else (low, middle)
+    return low
+
+
+def look(work: Look, place: Place) -> Numbers:
+    """Measure how far heads attend, by layer, as a share of the image's side; how positions are alike; the filters."""
+    model = load(place.of(work.begins) / RUN, device=place.device)
+    source = place.open(work.images)["test"]
+    if not isinstance(model, ViT):
+        raise ConfigError(f"{work.begins} is a ResNet, which has no attention.")
+    images = views_of(model, source, draw_images(source, work.count))[0].images
+    far = attention_distance(model, images, normalized=True).mean(dim=0) / model.config.image_size[1]  # L h
+    found: dict[str, Any] = {"distances": [[round(float(value), 5) for value in layer] for layer in far]}
+    found["filter_shares"] = [round(float(share), 5) for share in filter_components(model, 8).shares]
+    return {**found, **_position_numbers(model)}
+
+
+def _position_numbers(model: ViT) -> Mapping[str, float]:
+    """Say how much more alike the positions of neighbors, and of a row or column, are than all others."""
+    if not isinstance(model.config.positions, LearnedPositions):
+        return {}
+    alike = position_similarity(model).double()  # rows cols rows cols
+    rows, cols = alike.shape[:2]
+    down = (torch.arange(rows)[:, None, None, None] - torch.arange(rows)[None, None, :, None]).abs()
+    across = (torch.arange(cols)[None, :, None, None] - torch.arange(cols)[None, None, None, :]).abs()
+    near, line = (down + across) == 1, ((down == 0) ^ (across == 0)) & (down + across > 1)
+    other = (down > 0) & (across > 0) & (down + across > 2)
+    parts = {"neighbors": near, "line": line, "others": other}
+    means = {name: float(alike[part.expand_as(alike)].mean()) for name, part in parts.items() if part.any()}
+    return {f"similarity_{name}": value for name, value in means.items()}
