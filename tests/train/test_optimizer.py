@@ -97,6 +97,18 @@ def test_in_single_precision_adam_stays_within_rounding_and_is_torchs() -> None:
         np.testing.assert_allclose(one.detach().numpy(), theirs.weights[name], rtol=5e-6, atol=1e-6)
 
 
+def test_sgd_adds_decay_times_a_kernel_to_its_gradient() -> None:
+    model, step, rate, decay = family("vit", torch.float64), 3, 0.05, 0.02
+    before = weights_of(model)
+    grads = give_gradients(model, step)
+    build_optimizer(model, SGD(learning_rate=rate, momentum=0.0, weight_decay=decay), None).step()
+    expected = {
+        name: value - rate * (grads[name] + (decay * value if name in KERNELS["vit"] else 0.0))
+        for name, value in before.items()
+    }
+    assert_equal(model, expected)
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_matrices_and_filters_decay_and_nothing_else(name: str) -> None:
     model = family(name)

@@ -77,10 +77,14 @@ class Adam(Checked, word="adam"):
 
 @dataclass(frozen=True, kw_only=True)
 class SGD(Checked, word="sgd"):
-    """Stochastic gradient descent with momentum: the buffer is momentum x buffer + gradient."""
+    """Stochastic gradient descent with momentum: the buffer is momentum x buffer + gradient.
+
+    The gradient of a kernel has weight_decay x kernel added to it (BiT pre-trains with 1e-4).
+    """
 
     learning_rate: float = needs(positive, 0.003)
     momentum: float = needs(rate, 0.9)
+    weight_decay: float = needs(not_negative, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,7 +61,7 @@ def build_optimizer(model: nn.Module, config: Adam | SGD, layer_decay: float | N
     for name, parameter in named.items():
         share = 1.0 if layer_decay is None else layer_decay ** (blocks + 1 - depth_of(name, blocks))
         decay = 0.0
-        if isinstance(config, Adam) and (config.decay_on == "all" or is_kernel(name, parameter)):
+        if is_kernel(name, parameter) or (isinstance(config, Adam) and config.decay_on == "all"):
             decay = config.weight_decay
         groups.setdefault((share, decay), []).append(parameter)
     made = [
