@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vitrail.figures.studies import draw_panels
 from vitrail.studies.reading import Reading
 from vitrail.studies.report import FINDING_COLUMNS, finding_rows, markdown_table
 from vitrail.studies.run import STUDIES
@@ -119,7 +118,7 @@ def pictures() -> Iterator[tuple[str, bytes]]:
     for name, study in STUDIES.items():
         if (each := kept(study)) is not None:
             for plot in each.reading.plots:
-                yield f"{name}-{plot.name}.png", draw_panels(plot.panels, "light")
+                yield f"{name}-{plot.name}.png", plot.draw("light")
 
 
 if __name__ == "__main__":

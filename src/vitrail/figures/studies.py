@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from vitrail.figures import COLORS, FAINT, INK, Theme, as_text, dress, new_sheet, to_png
 
@@ -16,6 +16,7 @@ WIDE, HIGH = 3.7, 3.1  # inches of a panel
 LINE = 0.24  # inches of a category
 BESIDE = 2  # panels in a row
 FEW = 7  # places on an axis that are all named
+MOST_WHOLE = 100  # up to which whole numbers are counts, such as layers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,7 @@ class Panel:
     log_y: bool = False
     published: bool = False  # of the paper, not measured here
     marks: Sequence[float] = field(default_factory=tuple)  # values worth a line across
+    y_range: tuple[float, float] | None = None  # where panels are compared
 
 
 def draw_panels(panels: Sequence[Panel], theme: Theme) -> bytes:
@@ -94,6 +96,11 @@ def _scale(axes: Axes, panel: Panel) -> None:
         )
         axes.set_ylim(-len(panel.categories) + 0.4, 0.6)
         return
+    if panel.y_range is not None:
+        axes.set_ylim(*panel.y_range)
+    places = {value for series in panel.series for value in series.x}
+    if not panel.log_x and places and all(value == int(value) for value in places) and max(places) <= MOST_WHOLE:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     for logarithmic, axis, values in (
         (panel.log_x, axes.xaxis, [value for series in panel.series for value in series.x]),
         (panel.log_y, axes.yaxis, [value for series in panel.series for value in series.y]),

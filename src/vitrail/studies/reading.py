@@ -1,14 +1,15 @@
 """What is read off the cells of a study: estimates over seeds, differences, findings with a verdict, tables, plots."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from vitrail.evaluation.results import over_seeds
-from vitrail.figures.studies import Panel, Series
+from vitrail.figures import Theme
+from vitrail.figures.studies import Panel, Series, draw_panels
 from vitrail.ops.metrics import mean_interval
 from vitrail.studies.table import Results
 
@@ -124,6 +125,19 @@ class Plot(NamedTuple):
     caption: str
     panels: Sequence[Panel]
 
+    def draw(self, theme: Theme) -> bytes:
+        """Draw it as a PNG file."""
+        return draw_panels(self.panels, theme)
+
+
+class Picture(NamedTuple):
+    """A figure that something else draws."""
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[[Theme], bytes]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
@@ -131,7 +145,7 @@ class Reading:
 
     findings: Sequence[Finding]
     tables: Sequence[Table]
-    plots: Sequence[Plot] = ()
+    plots: Sequence[Plot | Picture] = ()
     notes: Sequence[str] = field(default_factory=tuple)
 
     @property

@@ -9,7 +9,6 @@ from typing import Any
 
 from vitrail import __version__
 from vitrail.figures import size_of_png
-from vitrail.figures.studies import draw_panels
 from vitrail.files import write_bytes, writing
 from vitrail.inspection.page import render_page, url_of
 from vitrail.runtime.reporter import harmless, text_table
@@ -80,10 +79,7 @@ class StudyReport:
 
     def write(self) -> None:
         """Write the document, the Markdown, the page and its plots."""
-        pictures = {
-            plot.name: {theme: draw_panels(plot.panels, theme) for theme in ("light", "dark")}
-            for plot in self.reading.plots
-        }
+        pictures = {plot.name: {theme: plot.draw(theme) for theme in ("light", "dark")} for plot in self.reading.plots}
         with writing(self.folder):
             (self.folder / FIGURES).mkdir(exist_ok=True)
         for name, each in pictures.items():

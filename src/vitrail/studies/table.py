@@ -1,9 +1,13 @@
 """A study as data: cells, each with its place in a table and what is done; and a rule of what is read off them."""
 
 import re
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from vitrail.errors import ConfigError
 
@@ -170,6 +174,19 @@ def seeded(cell: Cell, seed: int) -> Cell:
     elif isinstance(work, Look):
         work = _changed(work, begins=f"{work.begins}_seed{seed}")
     return Cell(at={**cell.at, "seed": seed}, work=work)
+
+
+def packed_numbers(values: NDArray[np.floating]) -> dict[str, Any]:
+    """Give an array for a picture as few signs of JSON: 256 steps from its least to its largest value."""
+    low, high = float(values.min()), float(values.max())
+    steps = np.rint((values - low) / max(high - low, 1e-12) * 255).astype(np.uint8)
+    return {"shape": list(values.shape), "low": low, "high": high, "bytes": b64encode(steps.tobytes()).decode("ascii")}
+
+
+def unpacked_numbers(packed: Mapping[str, Any]) -> NDArray[np.float64]:
+    """Give an array that `packed_numbers` packed, to a step."""
+    steps = np.frombuffer(b64decode(packed["bytes"]), dtype=np.uint8).reshape(packed["shape"])
+    return packed["low"] + steps / 255 * (packed["high"] - packed["low"])
 
 
 def _changed(work: Any, **fields: Any) -> Any:  # noqa: ANN401

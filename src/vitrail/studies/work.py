@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, assert_never
 
+import numpy as np
 import torch
 
 from vitrail.checkpoint.load import load
@@ -28,7 +29,7 @@ from vitrail.ops.cost.counts import Step, exaflops, forward_macs, parameters, pe
 from vitrail.runtime.machine import SHARE, choose_device, free_memory
 from vitrail.studies.scales import lengths
 from vitrail.studies.sets import classes_of, count_of, open_set
-from vitrail.studies.table import Cell, Count, Images, Look, Network, Numbers, Speed, Train
+from vitrail.studies.table import Cell, Count, Images, Look, Network, Numbers, Speed, Train, packed_numbers
 from vitrail.train.folder import LOG
 from vitrail.train.state import DivergedError
 from vitrail.verbs.features import fewshot
@@ -247,13 +248,24 @@ def look(work: Look, place: Place) -> Numbers:
         raise ConfigError(f"{work.begins} is a ResNet, which has no attention.")
     images = views_of(model, source, draw_images(source, work.count))[0].images
     far = attention_distance(model, images, normalized=True).mean(dim=0) / model.config.image_size[1]  # L h
-    found: dict[str, Any] = {"distances": [[round(float(value), 5) for value in layer] for layer in far]}
-    found["filter_shares"] = [round(float(share), 5) for share in filter_components(model, 8).shares]
-    return {**found, **_position_numbers(model)}
+    filters, shares = filter_components(model)
+    return {
+        "distances": [[round(float(value), 5) for value in layer] for layer in far],
+        "uniform_distance": uniform_distance(*model.config.grid),
+        "filters": packed_numbers(filters.cpu().numpy()),
+        "filter_shares": [round(float(share), 5) for share in shares],
+        **_position_numbers(model),
+    }
 
 
-def _position_numbers(model: ViT) -> Mapping[str, float]:
-    """Say how much more alike the positions of neighbors, and of a row or column, are than all others."""
+def uniform_distance(rows: int, cols: int) -> float:
+    """Give the mean distance of two patches, as a share of the width: of a head that attends to all alike."""
+    down, across = (np.abs(np.subtract.outer(range(side), range(side))).ravel() for side in (rows, cols))
+    return float(np.hypot(down[:, None], across[None, :]).mean()) / cols
+
+
+def _position_numbers(model: ViT) -> Mapping[str, Any]:
+    """Say how alike the positions of neighbors, of a row or column, and of all others are; and each pair's cosine."""
     if not isinstance(model.config.positions, LearnedPositions):
         return {}
     alike = position_similarity(model).double()  # rows cols rows cols
@@ -264,4 +276,4 @@ def _position_numbers(model: ViT) -> Mapping[str, float]:
     other = (down > 0) & (across > 0) & (down + across > 2)
     parts = {"neighbors": near, "line": line, "others": other}
     means = {name: float(alike[part.expand_as(alike)].mean()) for name, part in parts.items() if part.any()}
-    return {f"similarity_{name}": value for name, value in means.items()}
+    return {"similarity": packed_numbers(alike.numpy()), **{f"similarity_{name}": mean for name, mean in means.items()}}

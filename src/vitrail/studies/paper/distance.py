@@ -1,16 +1,21 @@
 """Figures 6, 7 and 11 (Section 4.5, Appendix D.7): filters, positions, and how far heads attend, of ViT and hybrid."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
+import numpy as np
+
+from vitrail.figures import draw_filters, draw_tiles
 from vitrail.figures.studies import Panel, Series
-from vitrail.studies.reading import Estimate, Finding, Plot, Reading, Table, estimate, paired, shown
+from vitrail.studies.reading import Estimate, Finding, Picture, Plot, Reading, Table, estimate, paired, shown
 from vitrail.studies.scales import Scale
-from vitrail.studies.table import Cell, Look, Results, Study
+from vitrail.studies.table import Cell, Look, Results, Study, unpacked_numbers
 
 FAMILIES = ("ViT", "hybrid")
+FIRST = 8  # filters whose variance is added up
 COUNT = {"smoke": 8, "cpu": 64}  # images; else 128
-EVERYWHERE = 0.52  # of the side: the mean distance of two random points of a square (0.5214)
-GLOBAL = 0.75  # of that, from which attention is called global
+GLOBAL = 0.75  # of the distance of a head that attends to all alike, from which attention is called global
+HIGHEST = 1.25  # times that distance, on the axis of the plot
 
 
 def cells(scale: Scale) -> list[Cell]:
@@ -32,7 +37,7 @@ def read(results: Results, scale: Scale) -> Reading:
     findings = [
         Finding(
             says="ViT: distance of the farthest head of the lowest layer, less three quarters of a uniform one's",
-            estimate=_less(far["ViT"], GLOBAL * EVERYWHERE),
+            estimate=_less(far["ViT"], GLOBAL * float(by["ViT"].first("uniform_distance"))),
             expects="more",
             unit="of the side",
             published="some heads attend to most of the image already in the lowest layers",
@@ -82,13 +87,52 @@ def read(results: Results, scale: Scale) -> Reading:
                     )
                     for number, seed in enumerate(_seeds(each))
                 ],
-                marks=[EVERYWHERE],
+                marks=[float(each.first("uniform_distance"))],
+                y_range=(0, HIGHEST * max(float(part.first("uniform_distance")) for part in by.values())),
             )
             for family, each in by.items()
         ],
     )
-    table = Table("Mean attention distance, as a share of the side", columns, rows)
-    return Reading(findings=findings, tables=[table], plots=[plot])
+    tables = [Table("Mean attention distance, as a share of the side", columns, rows), weights_table(by)]
+    return Reading(findings=findings, tables=tables, plots=[plot, *pictures(by)])
+
+
+def weights_table(by: dict[str, Results]) -> Table:
+    """Say how much few filters hold, and how alike positions are by where they lie."""
+    names = [f"similarity_{name}" for name in ("neighbors", "line", "others")]
+    rows = []
+    for family, each in by.items():
+        held = estimate([100 * sum(done.numbers["filter_shares"][:FIRST]) for done in each.done])
+        alike = [shown(estimate(list(each.by_seed(name).values())), 3) for name in names]
+        rows.append([family, shown(held), *alike])
+    columns = ["family", f"variance in {FIRST} filters, %"]
+    columns += [f"cosine, {words}" for words in ("neighbors", "the same row or column", "others")]
+    return Table("Filters and positions", columns, rows)
+
+
+def pictures(by: dict[str, Results]) -> Iterator[Picture]:
+    """Show the filters and the positions of each family's first seed."""
+    for family, each in by.items():
+        numbers = each.done[0].numbers
+        filters, shares = unpacked_numbers(numbers["filters"]), np.array(numbers["filter_shares"])
+        yield Picture(
+            f"filters-{family}",
+            f"Filters of {family}",
+            f"Principal components of the first layer's filters, with their shares of the variance (Fig. 7 left); "
+            f"seed 0. The first layer of a hybrid is a convolution of {filters.shape[-1]} pixels."
+            if family == "hybrid"
+            else "Principal components of the filters of a patch, with their shares of the variance (Fig. 7 left); "
+            "seed 0.",
+            partial(draw_filters, filters, shares),
+        )
+        if "similarity" in numbers:
+            yield Picture(
+                f"positions-{family}",
+                f"Positions of {family}",
+                "Cosine of each patch's position with all others, one tile a patch, at its place (Fig. 7 center); "
+                "seed 0.",
+                partial(draw_tiles, unpacked_numbers(numbers["similarity"])),
+            )
 
 
 def heads(results: Results, choose: Callable[[list[float]], float]) -> dict[int, float]:
@@ -112,5 +156,5 @@ STUDY = Study(
     "(hybrid) fewer stay near; close patches have similar positions.",
     cells=cells,
     read=read,
-    caveat="Grids of 8 by 8 patches leave little room between near and far.",
+    caveat="Grids of few patches a side leave little room between near and far.",
 )
