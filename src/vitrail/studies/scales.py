@@ -53,12 +53,12 @@ class Scale:
     def pretrain(self, at: Place, network: Network, *, length: float = 1.0, few: bool = True, **fields: Any) -> Cell:  # noqa: ANN401
         """Train a fresh network on the upstream images; `length` times the usual steps."""
         images = fields.pop("images", self.upstream)
-        patience = fields.pop("patience", None)
-        given = {**self.fields, **self._length(self.steps, length, self.recipe_of(network)), **fields}
+        patience, recipe = fields.pop("patience", None), fields.pop("recipe", self.recipe_of(network))
+        given = {**self.fields, **self._length(self.steps, length, recipe), **fields}
         work = Train(
             network=network,
             images=images,
-            recipe=self.recipe_of(network),
+            recipe=recipe,
             fields=given,
             few=self.few if few else None,
             shots=self.shots,

@@ -35,7 +35,7 @@ def _one(scale: Scale, at: dict[str, str | float], network: Network) -> list[Cel
     rate = float(at["rate"])
     fields: dict[str, Any] = {"learning_rate": rate}
     if at["optimizer"] == "SGD":
-        fields = {"optimizer": SGD(learning_rate=rate, weight_decay=DECAY)}
+        fields["optimizer"] = SGD(learning_rate=rate, weight_decay=DECAY)
     first = scale.pretrain({**at, "on": "upstream"}, network, **fields)
     targets = scale.targets if scale.name == "paper" else scale.targets[:2]
     return [first, *(scale.finetune({**at, "on": images.name}, first, images) for images in targets)]

@@ -1,10 +1,11 @@
 """Tables 2 and 5 and Figure 2: ViT, hybrid and BiT of the same pre-training compute, on several targets."""
 
 from vitrail.figures.studies import Panel, Series
+from vitrail.ops.cost.counts import exaflops
 from vitrail.studies.reading import Finding, Plot, Reading, Table, dots, mean_by_seed, paired, percent, points, shown
 from vitrail.studies.scales import FAMILIES, Scale
 from vitrail.studies.table import Cell, Network, Results, Study
-from vitrail.studies.work import config_of, count
+from vitrail.studies.work import config_of
 
 # Table 2, in per cent: ImageNet, ReaL, CIFAR-10, CIFAR-100, Pets, Flowers, VTAB; and TPUv3-core-days.
 TABLE_2 = {
@@ -23,7 +24,7 @@ def cells(scale: Scale) -> list[Cell]:
         {family: Network(model=PAPER[family]) for family in FAMILIES} if scale.name == "paper" else scale.networks
     )
     work = {
-        family: count(config_of(network, scale.upstream.image_size, None))["gmacs"]
+        family: exaflops(config_of(network, scale.upstream.image_size, None), images=1)
         for family, network in networks.items()
     }
     made: list[Cell] = []
