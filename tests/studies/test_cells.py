@@ -10,7 +10,7 @@ import pytest
 from vitrail.config import ModelConfig, ViTConfig, encode
 from vitrail.config.recipe import SGD, Adam, Training
 from vitrail.config.recipes import RECIPES, adjust
-from vitrail.config.study import SCALE_NAMES, STUDY_NAMES
+from vitrail.config.study import SCALE_NAMES, STUDY_NAMES, UNTRAINED
 from vitrail.ops.cost.counts import parameters
 from vitrail.studies.paper.scaling import TABLE_6
 from vitrail.studies.run import STUDIES
@@ -57,6 +57,7 @@ def differing(one: ModelConfig, other: ModelConfig) -> set[str]:
 def test_the_names_that_the_command_checks_are_those_that_there_are() -> None:
     assert tuple(STUDIES) == STUDY_NAMES
     assert tuple(SCALES) == SCALE_NAMES
+    assert {name for name, study in STUDIES.items() if not study.seeded} == set(UNTRAINED)
 
 
 @pytest.mark.parametrize(("name", "scale"), EVERY)

@@ -39,7 +39,8 @@ def check_usage(verb: str, given: Mapping[str, Any]) -> None:
     elif verb == "plan":
         check_name(str(model))
     elif verb in ("study", "study_costs"):
-        check_study(str(given["name"]), str(given.get("scale", "cpu")))
+        numbers = {name: given.get(name) for name in ("seeds", "minutes", "jobs")}
+        check_study(str(given["name"]), str(given.get("scale", "cpu")), **numbers)
     weights = given.get("path" if verb == "describe" else "source")
     for name in (model if verb in TRAINED else None, given.get("against"), weights):
         if isinstance(name, str):

@@ -1,6 +1,6 @@
 """The names of studies and of their scales, for those who only name them; `studies` has the rest."""
 
-from vitrail.config.check import one_of
+from vitrail.config.check import one_of, positive, whole
 from vitrail.config.words import suggest
 from vitrail.errors import ConfigError
 
@@ -11,10 +11,24 @@ STUDY_NAMES = (
 SCALE_NAMES = ("smoke", "cpu", "gpu", "paper")
 
 
-def check_study(name: str, scale: str) -> None:
-    """Refuse a study or a scale that there is not."""
+UNTRAINED = ("models", "speed")  # studies that count or time, so that they have no seeds and no minutes
+MOST_SEEDS, MOST_JOBS = 100, 256
+
+
+def check_study(
+    name: str, scale: str, seeds: int | None = None, minutes: float | None = None, jobs: int | None = None
+) -> None:
+    """Refuse a study or a scale that there is not, and numbers that are none of theirs."""
     if name not in STUDY_NAMES:
         raise ConfigError(
             f"there is no study {name!r}.{suggest(name, STUDY_NAMES)} There are: {', '.join(STUDY_NAMES)}."
         )
     one_of("scale", scale, SCALE_NAMES)
+    if seeds is not None:
+        whole("seeds", seeds, most=MOST_SEEDS)
+    if jobs is not None:
+        whole("jobs", jobs, most=MOST_JOBS)
+    if minutes is not None:
+        positive("minutes", minutes)
+        if name in UNTRAINED:
+            raise ConfigError(f"{name} trains nothing, so that minutes say nothing of it. Leave minutes out.")

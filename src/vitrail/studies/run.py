@@ -5,9 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vitrail.config.check import positive, whole
 from vitrail.config.study import check_study
-from vitrail.errors import ConfigError
 from vitrail.files import home_path
 from vitrail.runtime.machine import keep_memory
 from vitrail.runtime.reporter import harmless, reporting, text_table
@@ -82,21 +80,19 @@ def ask(
     device: str | None = None,
 ) -> Asked:
     """Read what is asked of a study, before anything is run."""
-    check_study(name, scale)
+    check_study(name, scale, seeds, minutes, jobs)
     chosen, size = STUDIES[name], SCALES[scale]
-    if minutes is None:
-        minutes = size.minutes.get(name) if chosen.seeded else None
-    elif not chosen.seeded:
-        raise ConfigError(f"{name} trains nothing, so that minutes say nothing of it. Leave minutes out.")
+    if minutes is None and chosen.seeded:
+        minutes = size.minutes.get(name)
     return Asked(
         study=chosen,
         scale=size,
-        seeds=size.seeds if seeds is None else whole("seeds", seeds, most=100),
+        seeds=size.seeds if seeds is None else seeds,
         out=home_path(out or f"runs/study-{name}-{scale}"),
         data=None if data is None else home_path(data),
         device=device,
-        jobs=None if jobs is None else whole("jobs", jobs, most=256),
-        minutes=None if minutes is None else positive("minutes", minutes),
+        jobs=jobs,
+        minutes=minutes,
     )
 
 

@@ -1,0 +1,199 @@
+"""A study is run, stopped, gone on with, and refused: its numbers are those of its runs."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vitrail
+from vitrail.cli import main
+from vitrail.config.study import STUDY_NAMES
+from vitrail.errors import CheckpointError, ConfigError, DataError
+from vitrail.studies.reading import Reading, Table
+from vitrail.studies.report import StudyReport
+from vitrail.studies.runner import Asked, run_study
+from vitrail.studies.scales import SCALES, Scale
+from vitrail.studies.sets import open_set
+from vitrail.studies.table import Cell, Look, Results, Study
+
+SMOKE = SCALES["smoke"]
+
+
+def cells(scale: Scale) -> list[Cell]:
+    first = scale.pretrain({"what": "first"}, scale.networks["ViT"])
+    look = Cell(at={"what": "look"}, work=Look(begins=first.name, images=scale.upstream, count=4))
+    tuned = {"image_size": 40, "fresh_positions": True}
+    return [first, scale.finetune({"what": "tuned"}, first, scale.targets[0], **tuned), look]
+
+
+def read(results: Results, scale: Scale) -> Reading:
+    return Reading(findings=(), tables=[Table("t", ["what"], [[name] for name in results.values("what")])])
+
+
+SMALL = Study(name="small", title="Small", paper="none", claim="none", cells=cells, read=read, caveat="none")
+
+
+def asked(out: Path, **changes: Any) -> Asked:
+    return Asked(**{"study": SMALL, "scale": SMOKE, "seeds": 1, "out": out, "device": "cpu", **changes})
+
+
+def numbers(ran: Any) -> dict[str, Any]:
+    return {done.cell.name: done.numbers for done in ran.results.done}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return run_study(asked(tmp_path_factory.mktemp("whole") / "study"))
+
+
+def test_a_cells_numbers_are_those_of_its_run(whole: Any) -> None:
+    out = whole.asked.out
+    for name, images in (("first_seed0", SMOKE.upstream), ("tuned_seed0", SMOKE.targets[0])):
+        run = out / "cells" / name / "run"
+        test = open_set(images, None, None)["test"]
+        measured = vitrail.evaluate(run, test, device="cpu").document()
+        assert numbers(whole)[name]["accuracy"] == pytest.approx(measured["accuracy"])
+        assert numbers(whole)[name]["loss"] == pytest.approx(measured["loss"], rel=1e-5)
+        assert numbers(whole)[name]["images"] == 8 * numbers(whole)[name]["steps"]
+    few = vitrail.fewshot(
+        out / "cells" / "first_seed0" / "run", open_set(SMOKE.few, None, None), shots=2, probes=("ridge",), device="cpu"
+    )
+    accuracies = few.table.cells[0].accuracy["ridge"]
+    assert numbers(whole)["first_seed0"]["fewshot"] == pytest.approx(sum(accuracies) / len(accuracies))
+
+
+def test_positions_drawn_anew_are_new_and_everything_else_is_begun_with(whole: Any) -> None:
+    found = numbers(whole)["look_seed0"]
+    assert len(found["distances"]) == whole.results.where(what="first").done[0].cell.work.network.fields["depth"]
+    assert 0 < found["uniform_distance"] < 1
+    assert vitrail.load(whole.asked.out / "cells" / "tuned_seed0" / "run").config.image_size == (40, 40)
+
+
+def test_a_study_that_is_stopped_goes_on_and_comes_to_the_same(whole: Any, tmp_path: Path) -> None:
+    asks: list[int] = []
+
+    def stop() -> bool:
+        asks.append(1)
+        return len(asks) == 2
+
+    with pytest.raises(KeyboardInterrupt):
+        run_study(asked(tmp_path / "study"), stop=stop)
+    assert len(list((tmp_path / "study" / "cells").glob("*/result.json"))) == 1
+    again = run_study(asked(tmp_path / "study"))
+    assert numbers(again) == numbers(whole)
+
+
+def test_results_of_another_version_of_a_cell_are_refused(whole: Any, tmp_path: Path) -> None:
+    def longer(scale: Scale) -> list[Cell]:
+        return [scale.pretrain({"what": "first"}, scale.networks["ViT"], length=2.0)]
+
+    other = Study(name="small", title="Small", paper="none", claim="none", cells=longer, read=read, caveat="none")
+    with pytest.raises(CheckpointError, match=r"is the result of another version of this cell. Give another folder"):
+        run_study(asked(whole.asked.out, study=other))
+
+
+def test_a_folder_of_something_else_is_refused(whole: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"begun with seeds=1\. Give another folder"):
+        run_study(asked(whole.asked.out, seeds=2))
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(ConfigError, match="is no folder of a study, and not empty"):
+        run_study(asked(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+
+def test_what_is_written_says_what_is_returned(whole: Any) -> None:
+    report = StudyReport(ran=whole, command="vitrail study small")
+    report.write()
+    document = json.loads((report.folder / "study.json").read_text())
+    assert document == json.loads(json.dumps(report.document()))
+    assert {row["name"]: row["numbers"] for row in document["cells"]} == json.loads(json.dumps(numbers(whole)))
+    assert "| first |" in (report.folder / "study.md").read_text()
+    assert "vitrail study small" in (report.folder / "report.html").read_text()
+
+
+def test_the_papers_models_have_the_authors_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = vitrail.study("models", scale="smoke", out=tmp_path / "a", quiet=True)
+    assert found.reading.verdict == "confirmed"
+    assert main(["study", "models", "--scale", "smoke", "--out", str(tmp_path / "b"), "--json", "--quiet"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["cells"] == found.document()["cells"]
+    assert {row["at"]["model"]: row["numbers"]["parameters"] for row in said["cells"]}["ViT-B/16"] == 86_567_656
+
+
+def test_sets_that_are_not_there_are_named_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "oxford-iiit-pet").mkdir()
+    with pytest.raises(DataError, match=r"not here: tiny-imagenet \(250 .*\)\. Looked in"):
+        vitrail.study("positions", scale="gpu", data=tmp_path, out=tmp_path / "out", device="cpu", quiet=True)
+    with pytest.raises(DataError, match=r"oxford-iiit-pet \(37 breeds\); tiny-imagenet .* with --data"):
+        vitrail.study("positions", scale="gpu", out=tmp_path / "out", device="cpu", quiet=True)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["position"], "Did you mean 'positions'?"),
+        (["positions", "--scale", "huge"], "scale"),
+        (["positions", "--seeds", "0"], "seeds"),
+        (["speed", "--minutes", "3"], "trains nothing"),
+        (["head", "--minutes", "-1"], "minutes"),
+        (["head", "--dry-run", "--out", "x"], "does not take --out"),
+    ],
+)
+def test_misuse_is_answered_at_once(given: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study", *given]) == 1
+    assert said.lower() in capsys.readouterr().err.lower()
+
+
+def test_a_dry_run_counts_every_cell_and_the_list_names_every_study(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study", "scaling", "--scale", "paper", "--dry-run", "--seeds", "1", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["cells"]
+    huge = next(row for row in rows if row["at"]["size"] == "ViT-H/14")
+    assert huge["exaflops"] == pytest.approx(4262, rel=0.015)
+    assert huge["images"] == pytest.approx(14 * 303e6, rel=1e-3)
+    assert main(["study"]) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in STUDY_NAMES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STUDY_NAMES)
+def test_every_study_runs_at_smoke_and_killed_at_any_moment_comes_to_the_same(name: str, tmp_path: Path) -> None:
+    def command(folder: str, *more: str) -> list[str]:
+        return [sys.executable, "-m", "vitrail", "study", name, "--scale", "smoke", "--out", folder, "--quiet", *more]
+
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    subprocess.run(command(str(tmp_path / "whole")), check=True, capture_output=True, env=environment)
+    luck = random.Random(name)
+    for how in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM):
+        process = subprocess.Popen(
+            command(str(tmp_path / "killed"), "--jobs", str(luck.choice((1, 2)))),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=environment,
+        )
+        time.sleep(luck.uniform(3, 7))
+        process.send_signal(how)
+        _, said = process.communicate(timeout=120)
+        assert b"Traceback" not in said
+        assert process.returncode in (0, 130, 143, -how, 128 + how), said
+    subprocess.run(command(str(tmp_path / "killed")), check=True, capture_output=True, env=environment)
+    one, other = (json.loads((tmp_path / each / "study.json").read_text()) for each in ("whole", "killed"))
+    if name == "speed":
+        timed = ("images_per_second", "repeats", "batch")
+        for row in [*one["cells"], *other["cells"]]:
+            assert row["numbers"]["images_per_second"] > 0
+            row["numbers"] = {key: value for key, value in row["numbers"].items() if key not in timed}
+        one["findings"] = other["findings"] = []
+        one["verdict"] = other["verdict"] = ""
+    for key in ("cells", "findings", "notes", "verdict"):
+        assert one[key] == other[key]
+    for file in ("study.md", "report.html"):
+        assert (tmp_path / "killed" / file).stat().st_size > 500
