@@ -29,6 +29,15 @@ def test_the_page_is_written_from_the_kept_files() -> None:
     assert (ROOT / "docs" / "results.md").read_text() == made["page"]()
 
 
+def test_the_claims_are_written_from_the_kept_studies() -> None:
+    made = runpy.run_path(str(RESULTS / "claims.py"))
+    page = (ROOT / "docs" / "claims.md").read_text()
+    assert page == made["page"]()
+    named = {*re.findall(r"\]\((claims/[^)]+)\)", page)}
+    kept = {f"claims/{path.name}" for path in (ROOT / "docs" / "claims").iterdir()}
+    assert named == kept
+
+
 def test_the_box_opens_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITRAIL_OFFLINE", "1")
     assert "vitrail-ti8" in boxed()
