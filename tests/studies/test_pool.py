@@ -29,11 +29,11 @@ def test_the_dearest_that_may_begin_is_taken_first() -> None:
 
 def test_one_process_does_them_in_turn_and_ends_where_it_is_asked_to() -> None:
     jobs = [job("a", 4.0), job("b", 9.0, after="a"), job("c", 16.0, after="b")]
-    assert list(run_jobs(jobs, processes=1, threads=1)) == [("a", 2.0), ("b", 3.0), ("c", 4.0)]
+    assert list(run_jobs(jobs, processes=1)) == [("a", 2.0), ("b", 3.0), ("c", 4.0)]
     done: list[str] = []
 
     def some() -> None:
-        for name, _ in run_jobs(jobs, processes=1, threads=1, stop=lambda: len(done) == 2):
+        for name, _ in run_jobs(jobs, processes=1, stop=lambda: len(done) == 2):
             done.append(name)
 
     with pytest.raises(KeyboardInterrupt):
@@ -45,18 +45,26 @@ def test_several_processes_give_the_same_and_their_number_of_threads_is_theirs_a
     before = os.environ.get("OMP_NUM_THREADS")
     jobs = [job(f"{number}", number**2, after=f"{number - 1}" if number % 3 else None) for number in range(9)]
     jobs.append(Job(name="threads", do=os.getenv, given="OMP_NUM_THREADS"))
-    found = dict(run_jobs(jobs, processes=2, threads=7))
+    found = dict(run_jobs(jobs, processes=2, environments=[{"OMP_NUM_THREADS": "7"}]))
     assert found.pop("threads") == "7"
     assert found == {f"{number}": number for number in range(9)}
     assert os.environ.get("OMP_NUM_THREADS") == before
 
 
+def test_processes_take_turns_with_environments() -> None:
+    before = os.environ.get("CUDA_VISIBLE_DEVICES")
+    jobs = [Job(name=f"{number}", do=os.getenv, given="CUDA_VISIBLE_DEVICES") for number in range(2)]
+    found = run_jobs(jobs, processes=2, environments=[{"CUDA_VISIBLE_DEVICES": "4"}, {"CUDA_VISIBLE_DEVICES": "7"}])
+    assert {value for _, value in found} == {"4", "7"}
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == before
+
+
 def test_a_job_that_fails_or_whose_process_is_killed_is_named() -> None:
     with pytest.raises(RuntimeError, match=r"bad failed in its process:[\s\S]*math domain error"):
-        list(run_jobs([job("bad", -1.0), job("good", 4.0)], processes=2, threads=1))
+        list(run_jobs([job("bad", -1.0), job("good", 4.0)], processes=2))
     killed = Job(name="killed", do=signal.raise_signal, given=signal.SIGKILL)
     with pytest.raises(VitrailError, match="the process of killed ended without an answer"):
-        list(run_jobs([killed, job("good", 4.0)], processes=2, threads=1))
+        list(run_jobs([killed, job("good", 4.0)], processes=2))
 
 
 def test_those_under_way_are_asked_to_save_and_end() -> None:
@@ -65,7 +73,7 @@ def test_those_under_way_are_asked_to_save_and_end() -> None:
     seen: list[str] = []
 
     def some() -> None:
-        for name, _ in run_jobs(jobs, processes=2, threads=1, stop=lambda: bool(seen)):
+        for name, _ in run_jobs(jobs, processes=2, stop=lambda: bool(seen)):
             seen.append(name)
 
     with pytest.raises(KeyboardInterrupt):
@@ -75,5 +83,5 @@ def test_those_under_way_are_asked_to_save_and_end() -> None:
 
 
 def test_what_is_sent_to_a_process_is_done_there() -> None:
-    found = dict(run_jobs([Job(name="pid", do=operator.call, given=os.getpid)] * 1, processes=2, threads=1))
+    found = dict(run_jobs([Job(name="pid", do=operator.call, given=os.getpid)] * 1, processes=2))
     assert found["pid"] != os.getpid()

@@ -1,5 +1,7 @@
 """What is read off a study's cells: intervals are scipy's, and a verdict is said where its interval says it."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -12,7 +14,7 @@ from vitrail.studies.table import Cell, Count, Done, Network, Results, packed_nu
 NOTHING = Count(network=Network(model="ViT-B/16"))
 
 
-def results(*rows: dict[str, object]) -> Results:
+def results(*rows: Mapping[str, object]) -> Results:
     """Cells whose `at` is what is not a number of theirs."""
     numbers = ("accuracy", "loss", "parameters", "images", "exaflops", "gmacs")
     return Results(
@@ -29,6 +31,7 @@ def test_an_interval_is_students(values: list[float]) -> None:
     found = estimate(values)
     assert found is not None
     assert found.interval is not None
+    assert found.deviation is not None
     expected = stats.t.interval(0.95, len(values) - 1, np.mean(values), stats.sem(values))
     np.testing.assert_allclose(found.interval, expected, rtol=1e-9 if len(values) == 3 else 1e-4)
     np.testing.assert_allclose((found.mean, found.deviation), (np.mean(values), np.std(values, ddof=1)))

@@ -18,7 +18,8 @@ from vitrail.config.study import STUDY_NAMES
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.studies.reading import Reading, Table
 from vitrail.studies.report import StudyReport
-from vitrail.studies.runner import Asked, run_study
+from vitrail.studies.run import STUDIES
+from vitrail.studies.runner import Asked, jobs_for, run_study, visible_gpus
 from vitrail.studies.scales import SCALES, Scale
 from vitrail.studies.sets import open_set
 from vitrail.studies.table import Cell, Look, Results, Study
@@ -106,6 +107,16 @@ def test_a_folder_of_something_else_is_refused(whole: Any, tmp_path: Path) -> No
     with pytest.raises(ConfigError, match="is no folder of a study, and not empty"):
         run_study(asked(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+
+def test_every_gpu_that_is_visible_takes_cells(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5c")
+    assert visible_gpus() == ["3", "GPU-5c"]
+    gpu, paper = (asked(tmp_path, study=STUDIES["positions"], scale=SCALES[name], seeds=3) for name in ("gpu", "paper"))
+    assert jobs_for(gpu, gpu.cells, gpus=2) == 16
+    assert jobs_for(paper, paper.cells, gpus=2) == 2  # runs that fill a GPU each
+    timed = asked(tmp_path, study=STUDIES["speed"], scale=SCALES["gpu"])
+    assert jobs_for(timed, timed.cells, gpus=2) == 1
 
 
 def test_what_is_written_says_what_is_returned(whole: Any) -> None:

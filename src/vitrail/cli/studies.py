@@ -26,7 +26,7 @@ Minutes = Annotated[
     float | None,
     option("Make all runs shorter or longer, alike, so that it takes so long.", default="scale gpu: 3 to 8"),
 ]
-Jobs = Annotated[int | None, option("How many runs go on at once.", default="8 on a GPU; a core each on a CPU")]
+Jobs = Annotated[int | None, option("How many runs go on at once.", default="8 on every GPU; a core each on a CPU")]
 Dry = Annotated[bool, option("Print every run with what it would cost, and run nothing.", "--dry-run")]
 
 

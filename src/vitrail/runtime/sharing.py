@@ -23,9 +23,11 @@ def shared_gpu() -> Iterator[bool]:
             began = subprocess.run([CONTROL, "-d"], capture_output=True, check=False, timeout=60).returncode == 0
             if not began:
                 os.environ.pop(PIPES)
-            yield began
-            if began:
-                subprocess.run([CONTROL], input=b"quit\n", capture_output=True, check=False, timeout=60)
+            try:
+                yield began
+            finally:
+                if began:
+                    subprocess.run([CONTROL], input=b"quit\n", capture_output=True, check=False, timeout=60)
         finally:
             for name in (PIPES, LOGS):
                 os.environ.pop(name, None)

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
@@ -15,7 +15,6 @@ from typing import Any
 from vitrail.errors import VitrailError
 
 LOOK = 0.5  # seconds between looks whether somebody asks to end
-THREADS = ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS")  # that say how many threads a process may have
 PATIENCE = 120.0  # seconds that a process may take to save and end
 
 
@@ -60,14 +59,15 @@ def run_jobs(
     jobs: Sequence[Job],
     *,
     processes: int,
-    threads: int,
+    environments: Sequence[Mapping[str, str]] = ({},),
     done: set[str] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Generator[tuple[str, Any], None, None]:
     """Do all jobs, so many at once, and give each one's name and what it came to, as they end; `done` were before.
 
-    With one process they are done in this one. Where `stop` turns true, or a job fails, those that are under way are
-    asked to save and end (SIGTERM), and a KeyboardInterrupt, or the error, is raised.
+    Processes take turns with the environments, which they begin with; one process alone is this one. Where `stop` turns
+    true, or a job fails, those that are under way are asked to save and end (SIGTERM), and a KeyboardInterrupt, or the
+    error, is raised.
     """
     queue = Queue(list(jobs), set(done or ()))
     if processes == 1:
@@ -77,7 +77,7 @@ def run_jobs(
             yield job.name, job.do(job.given)
             queue.done.add(job.name)
         return
-    with _workers(min(processes, max(len(jobs), 1)), threads) as workers:
+    with _workers(min(processes, max(len(jobs), 1)), environments) as workers:
         yield from _hand_out(queue, workers, stop)
 
 
@@ -119,23 +119,30 @@ def _received(worker: _Worker, job: Job) -> Any:  # noqa: ANN401
 
 
 @contextmanager
-def _workers(count: int, threads: int) -> Iterator[list[_Worker]]:
+def _environment(given: Mapping[str, str]) -> Iterator[None]:
+    """Let what is started meanwhile have these variables."""
+    before = {name: os.environ.get(name) for name in given}
+    os.environ |= given
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            del os.environ[name]
+            os.environ |= {} if value is None else {name: value}
+
+
+@contextmanager
+def _workers(count: int, environments: Sequence[Mapping[str, str]]) -> Iterator[list[_Worker]]:
     """Start processes; at the end, or where anything fails, let those under way save, and end all."""
     context = multiprocessing.get_context("spawn")
     workers: list[_Worker] = []
-    before = {name: os.environ.get(name) for name in THREADS}
-    os.environ |= dict.fromkeys(THREADS, str(threads))  # read where torch is imported, in each process
-    try:
-        for _ in range(count):
+    for number in range(count):
+        with _environment(environments[number % len(environments)]):  # read where torch is imported, in each process
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs,))
             process.start()
             theirs.close()
             workers.append(_Worker(process, ours))
-    finally:
-        for name, value in before.items():
-            del os.environ[name]
-            os.environ |= {} if value is None else {name: value}
     try:
         yield workers
     finally:

@@ -1,5 +1,6 @@
 """Runs the cells of any study: several at once, resumed where it stopped, as long as its minutes allow."""
 
+import os
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing
@@ -24,6 +25,11 @@ from vitrail.studies.work import Place, carry_out, costs, length_of, try_out
 
 FORMAT = "vitrail study 1"
 BEGUN, RESULT, IMAGES = "begun.json", "result.json", "images"
+THREADS: tuple[str, ...] = (
+    "OMP_NUM_THREADS",
+    "TORCHINDUCTOR_COMPILE_THREADS",
+)  # that say how many threads a process may have
+GPUS = "CUDA_VISIBLE_DEVICES"
 ON_GPU = 8  # small runs that share one GPU (LOG.md)
 SPARE = 0.93  # of the minutes, as machines have moods
 FEWEST = 8  # steps of a run, however few minutes there are
@@ -81,16 +87,18 @@ def run_study(asked: Asked, report: Reporter = SILENT, stop: Callable[[], bool] 
         packed = asked.out / IMAGES
         for images in dict.fromkeys(replace(each, per_class=None, half=None) for each in images_of(cells)):
             prepare(images, asked.data, packed, report)
-    jobs = jobs_for(asked, cells, gpu=device.type == "cuda")
+    gpus = visible_gpus() if asked.device in (None, "cuda") and device.type == "cuda" else []
+    jobs = jobs_for(asked, cells, gpus=max(len(gpus), 1) if device.type == "cuda" else 0)
     workers = 0 if device.type == "cpu" else max(usual_workers(gpu=True) // jobs, 1)
     place = Place(folder=asked.out, data=asked.data, packed=packed, device=str(device), workers=workers)
-    threads = max(usable_cores() // jobs, 1)
+    threads = {name: str(max(usable_cores() // jobs, 1)) for name in THREADS}
+    environments = [{**threads, GPUS: gpu} for gpu in gpus] or [threads]
     with ExitStack() as stack:
         if device.type == "cuda" and jobs > 1:
             stack.enter_context(shared_gpu())
         if asked.scale.name == "smoke":
             stack.enter_context(one_thread())  # threads that share so little wait for each other
-        run_all = partial(run_jobs, processes=jobs, threads=threads, stop=stop)
+        run_all = partial(run_jobs, processes=jobs, environments=environments, stop=stop)
         factor = begun.get("factor")
         if factor is None:
             factor = 1.0
@@ -220,11 +228,18 @@ def begin(asked: Asked) -> dict[str, Any]:
     return {}
 
 
-def jobs_for(asked: Asked, cells: Sequence[Cell], *, gpu: bool) -> int:
-    """Say how many cells are run at once: one where anything is timed, or where runs take what there is."""
-    if any(isinstance(cell.work, Speed) for cell in cells) or asked.scale.name in ("smoke", "paper"):
+def jobs_for(asked: Asked, cells: Sequence[Cell], *, gpus: int) -> int:
+    """Say how many cells are run at once: one where anything is timed; of runs that fill a GPU, one on each."""
+    if any(isinstance(cell.work, Speed) for cell in cells) or asked.scale.name == "smoke":
         return asked.jobs or 1
-    return min(asked.jobs or (ON_GPU if gpu else usable_cores()), len(cells))
+    each = 1 if asked.scale.name == "paper" else ON_GPU
+    return min(asked.jobs or (each * gpus if gpus else usable_cores()), len(cells))
+
+
+def visible_gpus() -> list[str]:
+    """Name the GPUs that this process may use, as the environment of another one names them."""
+    said = os.environ.get(GPUS)
+    return said.split(",") if said else [str(number) for number in range(torch.cuda.device_count())]
 
 
 def cost_of(cell: Cell) -> float:

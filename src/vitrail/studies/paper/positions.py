@@ -82,14 +82,14 @@ def read(results: Results, scale: Scale) -> Reading:
         [
             Panel(
                 title=f"{scale.upstream.name}, accuracy",
-                x_label="%",
+                x_label="accuracy, %",
                 y_label="",
                 categories=names,
                 series=[dots("accuracy", list(by.values()))],
             ),
             Panel(
                 title="ImageNet, 5-shot",
-                x_label="%",
+                x_label="accuracy, %",
                 y_label="",
                 categories=names,
                 series=[Series(name="Table 8", x=range(len(names)), y=list(PUBLISHED.values()))],

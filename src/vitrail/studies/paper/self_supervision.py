@@ -83,7 +83,7 @@ def read(results: Results, scale: Scale) -> Reading:
                 title="ImageNet, ViT-B/16",
                 x_label="accuracy, %",
                 y_label="",
-                categories=list(PUBLISHED),
+                categories=names,
                 series=[Series(name="", x=range(len(PUBLISHED)), y=list(PUBLISHED.values()))],
                 published=True,
             ),
