@@ -380,6 +380,15 @@ def test_weights_that_were_altered_are_named_with_what_to_do(way: str, words: st
             vitrail.load(tmp_path / "x.pth", **TOLD)
 
 
+@pytest.mark.parametrize("kept", [40, 300, 1000])
+def test_a_file_of_early_torch_that_is_cut_is_damaged_and_asks_for_no_trust(kept: int, tmp_path: Path) -> None:
+    torch.save(timm_vit().state_dict(), tmp_path / "x.pth", _use_new_zipfile_serialization=False)
+    (tmp_path / "x.pth").write_bytes((tmp_path / "x.pth").read_bytes()[:kept])
+    with pytest.raises(CheckpointError, match=r"is damaged: its pickle .* Copy or download it again") as refused:
+        vitrail.load(tmp_path / "x.pth", **TOLD)
+    assert "trust" not in str(refused.value)
+
+
 def test_folders_of_trainers_are_opened_or_say_which_to_give(tmp_path: Path) -> None:
     model = timm_vit()
     (tmp_path / "run").mkdir()
