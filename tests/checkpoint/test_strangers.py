@@ -158,6 +158,26 @@ def test_a_classifier_that_another_layer_may_follow_or_replace_does_not_answer(
     assert any("which of them does is not said" in note for note in ours.card.provenance.inferred)
 
 
+CHANGES: dict[str, Callable[[], nn.Module]] = {
+    "gray to color": lambda: nn.Conv2d(1, 3, 1),
+    "norm of the images": lambda: nn.BatchNorm2d(3),
+    "norm of the classes": lambda: nn.BatchNorm1d(7),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("layout", MODELS)
+def test_a_classifier_does_not_answer_where_a_layer_may_change_its_images_or_its_answers(
+    layout: str, change: str, tmp_path: Path
+) -> None:
+    model = MODELS[layout]()
+    torch.save(Beside("vit", model, adapter=CHANGES[change]()).state_dict(), tmp_path / "x.pth")
+    ours = assert_gives(tmp_path / "x.pth", features(layout, model))
+    assert ours.card.provenance is not None
+    assert ours.config.classes is None
+    assert "adapter.weight" in ours.card.provenance.left_out
+
+
 def test_class_weights_beside_a_classifier_leave_it_in_place(tmp_path: Path) -> None:
     for layout in ("timm", "torchvision"):
         model = MODELS[layout]()
@@ -358,6 +378,15 @@ def test_weights_that_were_altered_are_named_with_what_to_do(way: str, words: st
         torch.save(altered(MODELS[layout](), way), tmp_path / "x.pth")
         with pytest.raises(CheckpointError, match=words):
             vitrail.load(tmp_path / "x.pth", **TOLD)
+
+
+@pytest.mark.parametrize("kept", [40, 300, 1000])
+def test_a_file_of_early_torch_that_is_cut_is_damaged_and_asks_for_no_trust(kept: int, tmp_path: Path) -> None:
+    torch.save(timm_vit().state_dict(), tmp_path / "x.pth", _use_new_zipfile_serialization=False)
+    (tmp_path / "x.pth").write_bytes((tmp_path / "x.pth").read_bytes()[:kept])
+    with pytest.raises(CheckpointError, match=r"is damaged: its pickle .* Copy or download it again") as refused:
+        vitrail.load(tmp_path / "x.pth", **TOLD)
+    assert "trust" not in str(refused.value)
 
 
 def test_folders_of_trainers_are_opened_or_say_which_to_give(tmp_path: Path) -> None:

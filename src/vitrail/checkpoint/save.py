@@ -20,6 +20,7 @@ from vitrail.checkpoint.layouts.hf import config_document
 from vitrail.checkpoint.load import LAYOUTS, is_finite, open_checkpoint
 from vitrail.checkpoint.run_folder import HF_FILES, RUN_FILES, write_documents, write_run
 from vitrail.config import Card, Grid, LearnedPositions, ModelConfig, PatchStem, Provenance, ViTConfig
+from vitrail.config.given import check_layout
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.files import check_replaceable, home_path, new_folder, write_sums, writing
 from vitrail.models import Model
@@ -161,8 +162,7 @@ def write(
 
 
 def _find_layout(name: str) -> Layout:
-    if name not in LAYOUTS:
-        raise ConfigError(f"layout must be one of {', '.join(LAYOUTS)}; got {name!r}.")
+    check_layout(name)
     return LAYOUTS[name]
 
 

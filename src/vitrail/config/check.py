@@ -48,6 +48,12 @@ def _checks(kind: type[Any]) -> tuple[tuple[str, bool, Check], ...]:
     return tuple((item.name, NoneType in options_of(hints[item.name]), _check_of(item, hints)) for item in fields(kind))
 
 
+def check_field(kind: type, name: str, value: object) -> Any:  # noqa: ANN401
+    """Read the value of one field as the whole would, and refuse it alike."""
+    optional, check = next((optional, check) for known, optional, check in _checks(kind) if known == name)
+    return value if value is None and optional else check(name, value)
+
+
 def _check_of(item: Any, hints: dict[str, Any]) -> Check:  # noqa: ANN401
     options = [option for option in options_of(hints[item.name]) if option is not NoneType]
     if "check" in item.metadata:

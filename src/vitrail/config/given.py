@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from vitrail.config.check import check_field, number
 from vitrail.config.fields import hints, parts_of, read_settings
 from vitrail.config.model import ViTConfig
-from vitrail.config.preprocessing import SAID_IN_TRAINING
+from vitrail.config.preprocessing import MEASURE, SAID_IN_TRAINING, read_preprocessing
 from vitrail.config.recipe import Training
 from vitrail.config.recipes import recipe
 from vitrail.config.study import check_study
@@ -26,6 +27,7 @@ TRAINS = ("finetune", "pretrain", "transfer", "vtab")
 OWN = ("data", "folder", "model", "out", "recipe", "minutes", "probe", "callbacks", "settings", "workers", "device")
 OWN += ("tensorboard", "allow_pipe", "rates", "seeds", "tasks", "select", "command")
 TRAINED = ("evaluate", "fewshot", "verify", "predict", "inspect")  # what these measure is weights
+LAYOUTS = ("vitrail", "google", "timm", "hf", "torchvision")  # that weights are written in
 
 
 def check_usage(verb: str, given: Mapping[str, Any]) -> None:
@@ -35,12 +37,18 @@ def check_usage(verb: str, given: Mapping[str, Any]) -> None:
         if isinstance(model, str):
             check_name(model)
         fields = {name: value for name, value in given.items() if name not in (*OWN, *SAID_IN_TRAINING)}
-        read_fields(model, given.get("recipe"), given.get("settings", ()), fields)
+        ours, _ = read_fields(model, given.get("recipe"), given.get("settings", ()), fields)
+        check_minutes(given.get("minutes"), ours)
+        read_preprocessing({name: given[name] for name in SAID_IN_TRAINING if name in given})
     elif verb == "plan":
         check_name(str(model))
     elif verb in ("study", "study_costs"):
         numbers = {name: given.get(name) for name in ("seeds", "minutes", "jobs")}
         check_study(str(given["name"]), str(given.get("scale", "cpu")), **numbers)
+    elif verb in TRAINED or verb in ("calibrate", "convert"):
+        measured = verb == "evaluate" and str(given.get("preprocessing")).lower() == MEASURE
+        read_preprocessing({**given, "preprocessing": None} if measured else given)
+        check_layout(given.get("layout", LAYOUTS[0]))
     weights = given.get("path" if verb == "describe" else "source")
     for name in (model if verb in TRAINED else None, given.get("against"), weights):
         if isinstance(name, str):
@@ -49,6 +57,22 @@ def check_usage(verb: str, given: Mapping[str, Any]) -> None:
         check_data(data)
     if verb == "predict" and isinstance(images := given.get("images"), list | tuple):
         check_images([path for path in images if isinstance(path, str)])
+
+
+def check_minutes(minutes: float | None, fields: Mapping[str, Any]) -> None:
+    """Refuse a time that is none, and a length that is said beside it."""
+    if minutes is None:
+        return
+    if not number("minutes", minutes) > 0:
+        raise ConfigError(f"minutes must be more than 0; got {minutes:g}.")
+    if given := sorted({"steps", "epochs"} & fields.keys()):
+        raise ConfigError(f"a run's length is given twice: minutes and {' and '.join(given)}. Give one.")
+
+
+def check_layout(name: str) -> None:
+    """Refuse a layout that nothing is written in."""
+    if name not in LAYOUTS:
+        raise ConfigError(f"layout must be one of {', '.join(LAYOUTS)}; got {name!r}.")
 
 
 def check_name(model: str) -> None:
@@ -138,7 +162,11 @@ def _read_training(name: str | None, settings: Sequence[str], given: Mapping[str
     refused: list[ConfigError] = []
     for each in ("scratch", "finetune/imagenet") if name is None else (name,):
         try:
-            return read_settings(Training, vars(recipe(each, examples=1).training), settings, given)
+            found = read_settings(Training, vars(recipe(each, examples=1).training), settings, given)
+            return {
+                name: check_field(Training, name, value) if name in hints(Training) else value
+                for name, value in found.items()
+            }
         except ConfigError as error:
             refused.append(error)
     raise refused[0]

@@ -13,6 +13,7 @@ from typing import Any, Literal, ParamSpec
 
 from vitrail.checkpoint.load import load, of_run
 from vitrail.config import read_preprocessing
+from vitrail.config.given import check_minutes
 from vitrail.config.preprocessing import SAID_IN_TRAINING
 from vitrail.config.recipes import adjust
 from vitrail.data.open import open_data
@@ -243,10 +244,7 @@ def open_probe(probe: object, *, allow_pipe: bool) -> tuple[Probe | None, list[s
 
 def for_minutes(request: TrainRequest, minutes: float) -> TrainRequest:
     """Leave a run's length open until it is measured; refuse what says it too, and runs of several processes."""
-    if not minutes > 0:
-        raise ConfigError(f"minutes must be more than 0; got {minutes:g}.")
-    if given := sorted({"steps", "epochs"} & request.fields.keys()):
-        raise ConfigError(f"a run's length is given twice: minutes and {' and '.join(given)}. Give one.")
+    check_minutes(minutes, request.fields)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("minutes are measured by one process alone. Give steps or epochs with torchrun.")
     return replace(request, fields={**request.fields, "steps": 1})

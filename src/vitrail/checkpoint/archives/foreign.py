@@ -40,6 +40,13 @@ ALTERED = {
     ".weight_g": "a model with weight norm. Call torch.nn.utils.remove_weight_norm(module) for each module that has "
     "it, and save it again",
 }
+# Tensors of other kinds, by what torch puts them together with.
+TENSORS = {
+    "_rebuild_qtensor": "quantised tensors. Save the model as it was before it was quantised",
+    "_rebuild_sparse": "sparse tensors. Make them dense, tensor.to_dense(), and save them again",
+    "_rebuild_meta": "tensors without numbers, of the device meta. Save the model after its weights are loaded",
+    "_rebuild_nested": "nested tensors. Save a tensor for each of their parts",
+}
 MODELS = {
     ".attn.q_proj.": "EVA-02, with rotary positions and gated MLPs",
     "visual.transformer.resblocks": "CLIP of OpenAI's names; its image tower has a norm before the blocks",

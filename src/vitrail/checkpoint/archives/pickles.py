@@ -67,6 +67,10 @@ class Refused(Exception):  # noqa: N818
     """What a pickle asks for beyond tensors, in words."""
 
 
+class Broken(ValueError):  # noqa: N818
+    """What is wrong with a pickle that none would write, in words."""
+
+
 MARK = object()
 
 
@@ -79,14 +83,14 @@ def follow(stream: object) -> Any:  # noqa: ANN401
         if opcode.name == "STOP":
             return machine.pop()
         machine.step(opcode.name, argument)
-    raise Refused("a pickle without an end")
+    raise Broken("its pickle has no end")
 
 
 def _opcodes(stream: object) -> Iterator[tuple[Any, Any, Any]]:
     try:
         yield from pickletools.genops(stream)  # pyright: ignore[reportArgumentType]
     except Exception as error:  # a damaged pickle stops the parser in many types
-        raise Refused(f"a damaged pickle ({error})") from error
+        raise Broken(f"its pickle cannot be followed ({error})") from error
 
 
 class _Machine:
@@ -116,7 +120,7 @@ class _Machine:
                 self.memo[len(self.memo)] = self.top()
             case "BINGET" | "LONG_BINGET":
                 if argument not in self.memo:
-                    raise Refused("a pickle that recalls what it never said")
+                    raise Broken("its pickle recalls what it never said")
                 push(self.memo[argument])
             case "MARK":
                 push(MARK)
@@ -172,7 +176,7 @@ class _Machine:
     def top(self) -> Any:  # noqa: ANN401
         """Look at what was put last."""
         if not self.stack or self.stack[-1] is MARK:
-            raise Refused("a damaged pickle (nothing is there to take)")
+            raise Broken("its pickle takes what is not there")
         return self.stack[-1]
 
     def pop(self) -> Any:  # noqa: ANN401
@@ -188,7 +192,7 @@ class _Machine:
             if item is MARK:
                 return items[::-1]
             items.append(item)
-        raise Refused("a damaged pickle (a mark is missing)")
+        raise Broken("a mark is missing in its pickle")
 
     def container(self, kind: type) -> Any:  # noqa: ANN401
         """Give the list or dictionary that is filled; of an object, what it would be filled with."""
@@ -197,14 +201,14 @@ class _Machine:
                 made.given.append(kind())
             return made.given[-1]
         if not isinstance(made, kind):
-            raise Refused(f"a damaged pickle (expected a {kind.__name__})")
+            raise Broken(f"its pickle lacks a {kind.__name__}")
         return made
 
     def put(self, items: list[Any]) -> None:
         """Put names and values, in turn, into a dictionary."""
         target = self.container(dict)
         if len(items) % 2:
-            raise Refused("a damaged pickle (a key without a value)")
+            raise Broken("its pickle has a key without a value")
         for name, value in zip(items[::2], items[1::2], strict=True):
             plain = isinstance(name, str | int | float | bool | None)  # a key that nests would take forever to hash
             target[name if plain else Opaque(type(name).__name__, name)] = value

@@ -28,6 +28,7 @@ from vitrail.checkpoint.archives.base import (
     read_member,
     unwrapped,
 )
+from vitrail.checkpoint.archives.foreign import TENSORS, name_model
 from vitrail.checkpoint.archives.pickles import Opaque, Refused, Storage, TensorRecord, follow
 from vitrail.checkpoint.archives.unwrap import unwrap
 from vitrail.errors import CheckpointError, shortened
@@ -85,6 +86,8 @@ class PthArchive(Archive):
             if total > SHARED * path.stat().st_size + 2**26:
                 raise damaged(path, f"its tensors share numbers so that they would take {total:,} bytes")
         except Refused as error:
+            if what := name_model([str(error)], TENSORS):
+                raise CheckpointError(f"{path} holds {what}.") from error
             raise CheckpointError(
                 f"{path} needs {shortened(str(error), 200)} to be read, which is more than tensors: a pickle can run "
                 "anything, so it was not opened. Where you trust it, save its weights alone: "

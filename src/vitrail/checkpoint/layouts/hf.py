@@ -86,7 +86,8 @@ def infer(headers: Headers, hints: Request, documents: Mapping[str, Any]) -> Fou
         head, doubt = None, "a classifier beside a pooler: which of them it reads is not said, so both are left out"
         notes, left_out = (*notes, doubt), left_out + headers.take("pooler.")
     outside = {f"{head}.{part}" for part in ("weight", "bias")}
-    if head and not is_last(headers, head, tuple(name for name in headers.outside if name not in outside), names.table):
+    beside = tuple(name for name in headers.outside if name not in outside)
+    if head and not is_last(headers, head, beside, names.table, channels):
         head, notes = None, (*notes, DOUBT)
     if head is not None:  # early files have a pooler beside the classifier, which does not read it
         left_out += headers.take("pooler.")

@@ -12,7 +12,9 @@ from vitrail.config import Grid, Stem, as_size
 from vitrail.config.zoo import SHAPES
 from vitrail.errors import CheckpointError
 
-DOUBT = "layers beside the classifier that may answer in its place: which of them does is not said, so all are left out"
+DOUBT = (
+    "layers beside the classifier may answer for it or change it: which of them does is not said, so all are left out"
+)
 # Heads of the published models by depth, width and MLP width: the paper's, and those that timm has beside them.
 PUBLISHED = {shape[:3]: shape.heads for letter, shape in SHAPES.items() if letter != "b"} | {
     (6, 64, 192): 2,  # timm's test_vit, test_vit2, test_vit3 and test_vit4
@@ -87,17 +89,20 @@ def take_beside(headers: Headers, own: tuple[str, ...]) -> tuple[str, ...]:
     return headers.take(*plain) if plain else ()
 
 
-def is_last(headers: Headers, head: str | None, left_out: tuple[str, ...], table: str) -> bool:
-    """Tell whether no layer that is left out could answer in the place of this classifier.
+def is_last(headers: Headers, head: str | None, left_out: tuple[str, ...], table: str, channels: int) -> bool:
+    """Tell whether no layer that is left out could answer in the place of this classifier, or change what it says.
 
-    Such a layer reads what the classifier reads, or its classes. Other models in the file, each with a `table` of
-    positions, are no part of this one.
+    Such a layer reads what the classifier reads, or its classes; or it is a norm of these; or it changes the images,
+    whose `channels` it gives. Other models in the file, each with a `table` of positions, are no part of this one.
     """
     shape = headers.everything.get(f"{head}.weight", ())
     twins = {name.removesuffix(table) for name in headers.everything if name.endswith(table)} - {headers.prefix}
     for name in left_out:
         each = headers.everything.get(name, ())
-        if len(each) == 2 and each[1] in shape:
+        linear = len(each) == 2 and each[1] in shape
+        kernel = len(each) == 4 and each[0] == channels
+        norm = name.endswith(".bias") and each in (shape[:1], (channels,))
+        if linear or kernel or (norm and headers.everything.get(f"{name.removesuffix('bias')}weight") == each):
             cuts = [0, *(place + 1 for place, sign in enumerate(name) if sign == ".")]
             if not any(name[:cut] in twins and name[cut:] in headers.shapes for cut in cuts):
                 return False

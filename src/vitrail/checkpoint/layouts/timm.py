@@ -96,7 +96,8 @@ def infer(headers: Headers, hints: Request, documents: Mapping[str, Any]) -> Fou
         left_out += take_beside(headers, OWN)
         head, strange = _head(headers)
         left_out += headers.take(*strange)
-        if head and not is_last(headers, headers.prefix + head, (*left_out, *headers.outside), NAMES.table):
+        channels = headers.shape("patch_embed.proj.weight", 4)[1]
+        if head and not is_last(headers, headers.prefix + head, (*left_out, *headers.outside), NAMES.table, channels):
             left_out, head, notes = left_out + headers.take(f"{head}."), None, (DOUBT,)
     headers.refuse(STRANGERS, "which the paper's ViT and BiT do not have")
     found = _infer_vit(headers, hints, documents, head) if vit else _infer_bit(headers, hints)

@@ -62,7 +62,7 @@ def infer(headers: Headers, hints: Request, documents: Mapping[str, Any]) -> Fou
     after = {name: each for name, each in headers.shapes.items() if not name.startswith("heads.pre_logits.")}
     head, strange = find_head(after, ("heads.",), hidden or width)
     left_out += headers.take(*strange)
-    if head and not is_last(headers, headers.prefix + head, (*left_out, *headers.outside), NAMES.table):
+    if head and not is_last(headers, headers.prefix + head, (*left_out, *headers.outside), NAMES.table, channels):
         left_out, head, notes = left_out + headers.take(f"{head}."), None, (*notes, DOUBT)
     config = ViTConfig(
         stem=stem,
