@@ -64,7 +64,7 @@ class Desk:
             raise
         self.engine.start(asyncio.get_running_loop())
         watching = asyncio.create_task(self._watch())
-        self.state.loaded, self.state.draining = True, False
+        self.state.loaded = True
         self.on_ready()
         try:
             yield
@@ -72,6 +72,7 @@ class Desk:
             self.state.draining = True
             watching.cancel()
             await asyncio.to_thread(self.engine.stop)
+            self.state.loaded = self.state.draining = False  # it may be started again
 
     async def _watch(self) -> None:
         while self.options.watch:

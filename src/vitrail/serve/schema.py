@@ -22,6 +22,8 @@ class Error(BaseModel):
 
     type: str = Field(description="A word for programs.")
     message: str = Field(description="What was expected, what came, and what to do.")
+    param: None = Field(None, description="As in OpenAI's errors.")
+    code: None = Field(None, description="As in OpenAI's errors.")
     request_id: str | None = None
 
 
@@ -209,7 +211,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     415: _failure("No content type that is read here."),
     422: _failure("An image that cannot be decoded, or a value out of range."),
     429: _failure("Too much waits already; Retry-After says for how long."),
-    503: _failure("No answer within the deadline, or the server ends."),
+    503: _failure("No answer within the deadline, or too many connections; Retry-After says when to try again."),
 }
 ATTENTION: dict[int | str, dict[str, Any]] = {
     200: {
