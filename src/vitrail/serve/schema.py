@@ -150,8 +150,15 @@ class Health(BaseModel):
     status: Literal["ok", "loading", "draining"]
 
 
+class AttentionTo(BaseModel):
+    """Where a model looked in one image."""
+
+    name: str
+    attention: list[list[float]] = Field(description="Shares of the patches, row by row.")
+
+
 class Attention(BaseModel):
-    """Where a model looked, as numbers: shares of the patches."""
+    """Where a model looked in every image, as numbers, in the order given."""
 
     model: str
     grid: list[int]
@@ -159,7 +166,7 @@ class Attention(BaseModel):
     heads: int
     layer: int | None
     head: int | None
-    attention: list[list[float]]
+    attentions: list[AttentionTo]
 
 
 class Maps(BaseModel):
@@ -215,7 +222,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }
 ATTENTION: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "The picture, or numbers.",
+        "description": "The pictures in one PNG, one below the other, or numbers.",
         "content": {
             "image/png": {"schema": {"type": "string", "format": "binary"}},
             "application/json": {"schema": {"anyOf": [inlined(Attention), inlined(Maps)]}},
