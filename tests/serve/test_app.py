@@ -1,5 +1,6 @@
 """The endpoints: what they answer beside `vitrail.predict`, and what they refuse."""
 
+import asyncio
 import base64
 import io
 import json
@@ -18,7 +19,7 @@ from starlette.testclient import TestClient
 import vitrail
 from vitrail.config.serving import Serving, read_models
 from vitrail.errors import ConfigError
-from vitrail.serve import create_app
+from vitrail.serve import create_app, desk
 
 BOX = "vitrail-ti8"
 RAW = {"content-type": "application/octet-stream"}
@@ -255,6 +256,20 @@ def test_a_changed_checkpoint_is_taken_up_and_a_broken_one_refused(tmp_path: Pat
         shelf.look()
         assert ask().headers["x-model-version"] == version
         assert opened.get("/v1/models").json()["data"][0]["refused"]
+
+
+def test_memory_is_given_back_when_it_has_grown_and_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    # idle and grown a little; busy; idle and grown, then what is left; idle and grown a little; and the end
+    idle, resident, given = iter([True, False, True, True]), iter([100, 101, 150, 120, 122]), []
+    made = create_app({"bare": vitrail.create("ViT-Ti/16", image_size=32, classes=3, depth=1)}).state.desk
+    monkeypatch.setattr(desk, "TIDYING", 0.0)
+    monkeypatch.setattr(desk, "resident_memory", lambda: next(resident))
+    monkeypatch.setattr(desk, "give_memory_back", lambda: given.append(True))
+    monkeypatch.setattr(made.engine, "is_idle", lambda: next(idle))
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        asyncio.run(made._tidy())
+    assert given == [True]
+    assert next(resident, None) is None
 
 
 def test_options_are_checked_before_anything_is_loaded() -> None:

@@ -20,6 +20,7 @@ import uvicorn
 
 from vitrail.config.serving import Serving
 from vitrail.errors import ConfigError
+from vitrail.runtime.machine import share_memory, usable_cores
 from vitrail.serve.app import create_app
 from vitrail.serve.door import State
 from vitrail.serve.logs import set_up
@@ -114,6 +115,7 @@ def _bind(options: Serving) -> socket.socket:
 
 def _serve(models: dict[str, str], options: Serving, said: dict[str, Any], listener: socket.socket) -> None:
     """Serve in this process."""
+    share_memory(max(usable_cores(), 2))
     app = create_app(models, options=options, **said)
     desk = app.state.desk
 
