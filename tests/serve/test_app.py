@@ -1,5 +1,6 @@
 """The endpoints: what they answer beside `vitrail.predict`, and what they refuse."""
 
+import asyncio
 import base64
 import io
 import json
@@ -18,7 +19,7 @@ from starlette.testclient import TestClient
 import vitrail
 from vitrail.config.serving import Serving, read_models
 from vitrail.errors import ConfigError
-from vitrail.serve import create_app
+from vitrail.serve import create_app, desk
 
 BOX = "vitrail-ti8"
 RAW = {"content-type": "application/octet-stream"}
@@ -91,14 +92,34 @@ def test_attention_is_that_of_inspection(client: TestClient) -> None:
     rollout = vitrail.inspection.rollout(model, images)[0].numpy()
     pooled = vitrail.inspection.pooled_attention(model, images)[0].numpy()
     ask = lambda words: client.post(f"/v1/attention?{words}", content=PICTURES[0], headers=RAW)  # noqa: E731
-    np.testing.assert_allclose(ask("format=json").json()["attention"], rollout, atol=1e-6)
-    np.testing.assert_allclose(ask("format=json&layer=3").json()["attention"], pooled[2].mean(axis=0), atol=1e-6)
-    np.testing.assert_allclose(ask("format=json&layer=3&head=2").json()["attention"], pooled[2, 1], atol=1e-6)
+    numbers = lambda words: ask(f"format=json{words}").json()["attentions"][0]["attention"]  # noqa: E731
+    np.testing.assert_allclose(numbers(""), rollout, atol=1e-6)
+    np.testing.assert_allclose(numbers("&layer=3"), pooled[2].mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(numbers("&layer=3&head=2"), pooled[2, 1], atol=1e-6)
     lit = ask("format=png")
     assert lit.headers["content-type"] == "image/png"
     assert Image.open(io.BytesIO(lit.content)).mode == "RGB"
     assert ask("format=json&layer=8").status_code == 422
     assert ask("format=json&head=2").status_code == 422
+
+
+def test_attention_to_many_images_is_that_to_each(client: TestClient) -> None:
+    files = [("image", (f"{number}.png", data, "image/png")) for number, data in enumerate(PICTURES)]
+    many = client.post("/v1/attention?format=json", files=files).json()["attentions"]
+    alone = [client.post("/v1/attention?format=json", content=data, headers=RAW).json() for data in PICTURES]
+    assert [row["name"] for row in many] == ["0.png", "1.png", "2.png"]
+    for row, one in zip(many, alone, strict=True):
+        np.testing.assert_allclose(row["attention"], one["attentions"][0]["attention"], atol=1e-6)
+    sheet = np.asarray(Image.open(io.BytesIO(client.post("/v1/attention", files=files).content)))
+    top = 0
+    for data in PICTURES:
+        lit = np.asarray(Image.open(io.BytesIO(client.post("/v1/attention", content=data, headers=RAW).content)))
+        below = sheet[top : top + lit.shape[0]]
+        np.testing.assert_array_equal(below[:, : lit.shape[1]], lit)
+        assert not below[:, lit.shape[1] :].any()
+        top += lit.shape[0]
+    assert top == sheet.shape[0]
+    assert client.post("/v1/attention?format=maps", files=files).status_code == 422
 
 
 def chunk(kind: bytes, data: bytes) -> bytes:
@@ -235,6 +256,20 @@ def test_a_changed_checkpoint_is_taken_up_and_a_broken_one_refused(tmp_path: Pat
         shelf.look()
         assert ask().headers["x-model-version"] == version
         assert opened.get("/v1/models").json()["data"][0]["refused"]
+
+
+def test_memory_is_given_back_when_it_has_grown_and_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    # idle and grown a little; busy; idle and grown, then what is left; idle and grown a little; and the end
+    idle, resident, given = iter([True, False, True, True]), iter([100, 101, 150, 120, 122]), []
+    made = create_app({"bare": vitrail.create("ViT-Ti/16", image_size=32, classes=3, depth=1)}).state.desk
+    monkeypatch.setattr(desk, "TIDYING", 0.0)
+    monkeypatch.setattr(desk, "resident_memory", lambda: next(resident))
+    monkeypatch.setattr(desk, "give_memory_back", lambda: given.append(True))
+    monkeypatch.setattr(made.engine, "is_idle", lambda: next(idle))
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        asyncio.run(made._tidy())
+    assert given == [True]
+    assert next(resident, None) is None
 
 
 def test_options_are_checked_before_anything_is_loaded() -> None:

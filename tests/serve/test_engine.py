@@ -132,7 +132,9 @@ def test_a_request_that_would_come_too_late_is_refused_at_the_door_with_its_wait
 def test_the_queue_is_bounded() -> None:
     async def run() -> None:
         task, made = Doubling(), engine(queue=3, batch_tokens=100)
-        waiting = [asyncio.create_task(made.answer(task, [b"1"], soon())) for _ in range(4)]
+        waiting = [asyncio.create_task(made.answer(task, [b"1"], soon()))]
+        await until(lambda: task.batches)  # the model is busy, and three more may wait
+        waiting += [asyncio.create_task(made.answer(task, [b"1"], soon())) for _ in range(3)]
         await until(lambda: made.waiting() == 3)
         with pytest.raises(RefusedError, match="3 images wait already, of at most 3"):
             await made.answer(task, [b"1"], soon())

@@ -1,5 +1,6 @@
 """The server as a process: signals, slow clients, several devices behind one port."""
 
+import io
 import socket
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from serve.live import Live, live, wait_until
 from serve.test_app import picture
 
@@ -76,6 +78,33 @@ def _readiness(server: Live) -> int:
         return server.ask("GET", "/readyz")[0]
     except OSError:
         return 503
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not say how much memory is resident")
+def test_what_large_images_took_is_given_back(tmp_path: Path) -> None:
+    large, text = io.BytesIO(), b'{"image": "%b"}' % (b"A" * 20_000_000)
+    Image.new("RGB", (6000, 5000), (9, 99, 200)).save(large, "PNG")
+    with live(small(tmp_path)) as server:
+
+        def ask() -> None:
+            for path in ("classify", "embed", "attention"):
+                assert server.ask("POST", f"/v1/{path}", large.getvalue())[0] == 200
+                assert server.ask("POST", f"/v1/{path}", text, "application/json")[0] == 422
+
+        def resident() -> int:
+            return int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1])
+
+        for path in ("classify", "embed", "attention"):  # what is loaded once is loaded now
+            assert server.ask("POST", f"/v1/{path}", picture(0))[0] == 200
+        before = resident()
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        wait_until(lambda: resident() < 1.05 * before)
+        assert server.end() == 0
 
 
 @pytest.mark.slow

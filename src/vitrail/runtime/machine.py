@@ -24,8 +24,8 @@ from vitrail.ops.cost.counts import FULL, MOMENTS, Step, parameters, peak_memory
 
 Result = TypeVar("Result")
 SHARE = 0.8  # of the memory that is free
-MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
-TRIM, MAP = -1, -3  # glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD
+MEMINFO, STATM, CGROUP = Path("/proc/meminfo"), Path("/proc/self/statm"), Path("/sys/fs/cgroup")
+TRIM, MAP, ARENAS = -1, -3, -8  # glibc's M_TRIM_THRESHOLD, M_MMAP_THRESHOLD and M_ARENA_MAX
 LARGEST = 1 << 30
 PATIENCE = timedelta(hours=2)  # of a rank that waits for another, which may be reading the data's hashes
 
@@ -260,6 +260,30 @@ def keep_memory() -> bool:
         return bool(library.mallopt(TRIM, LARGEST)) and bool(library.mallopt(MAP, LARGEST))
     except (OSError, AttributeError, TypeError):  # another library, another system
         return False
+
+
+def share_memory(arenas: int) -> bool:
+    """Ask glibc to let threads share so many stores of freed memory; each keeps what no other can use."""
+    try:
+        return bool(ctypes.CDLL(None).mallopt(ARENAS, arenas))
+    except (OSError, AttributeError, TypeError):  # another library, another system
+        return False
+
+
+def give_memory_back() -> bool:
+    """Ask glibc to give all that was freed back to the system; tells whether there was one to ask."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError, TypeError):  # another library, another system
+        return False
+    return True
+
+
+def resident_memory() -> int:
+    """Give the bytes of this process that are in memory; 0 where the system does not say."""
+    if not STATM.is_file():
+        return 0
+    return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @contextmanager

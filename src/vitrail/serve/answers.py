@@ -1,6 +1,7 @@
 """What a model found, as documents and pictures."""
 
 import base64
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -40,13 +41,23 @@ def map_of(looked: Looked, layer: int | None, head: int | None) -> np.ndarray:
     return (maps.mean(dim=0) if head is None else maps[head - 1]).numpy()
 
 
-def light(looked: Looked, seen: np.ndarray, model: ViT) -> bytes:
-    """Light the picture where the map is high, as the figures of `vitrail inspect` are."""
+def light(looked: Sequence[Looked], seen: Sequence[np.ndarray], model: ViT) -> bytes:
+    """Light pictures where their maps are high, as the figures of `vitrail inspect` are; one stands below the other."""
+    lit = [_lit(*each, model) for each in zip(looked, seen, strict=True)]
+    sheet = np.zeros((sum(each.shape[0] for each in lit), max(each.shape[1] for each in lit), 3), np.uint8)
+    top = 0
+    for each in lit:
+        sheet[top : top + each.shape[0], : each.shape[1]] = each
+        top += each.shape[0]
+    return encode(sheet)
+
+
+def _lit(looked: Looked, seen: np.ndarray, model: ViT) -> np.ndarray:
     picture = with_color(looked.picture)
     height, width = picture.shape[1:]
     stride = max(round(model.config.stem.stride * width / model.config.image_size[1]), 1)
     large = enlarge(torch.from_numpy(seen)[None], (height, width), stride)[0].numpy()
-    return encode(light_up(picture.permute(1, 2, 0).numpy(), large))
+    return light_up(picture.permute(1, 2, 0).numpy(), large)
 
 
 def encoded(answer: Answer, form: str) -> list[float] | str:

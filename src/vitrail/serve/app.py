@@ -53,7 +53,10 @@ Layer = Annotated[
 Head = Annotated[int | None, Query(ge=1, le=1000, description="A head of the layer, from 1; left out: their mean.")]
 Form = Annotated[
     Literal["png", "json", "maps"],
-    Query(alias="format", description="png: the image, lit where the model looked; json: numbers; maps: all of them."),
+    Query(
+        alias="format",
+        description="png: the images, lit where the model looked; json: numbers; maps: all of one image.",
+    ),
 ]
 
 
@@ -123,7 +126,7 @@ def _add_answers(app: FastAPI, desk: Desk) -> None:
     async def attention(
         request: Request, model: ModelName = None, form: Form = "png", layer: Layer = None, head: Head = None
     ) -> Response:
-        """Show where the model looked in one image: lit up as a PNG, or as numbers.
+        """Show where the model looked: images lit up in one PNG, one below the other, or as numbers.
 
         Without a layer it is attention rollout through all layers (Appendix D.8); with one, what the class token (or
         the mean of all tokens, where there is none) attends to in that layer.
@@ -132,17 +135,19 @@ def _add_answers(app: FastAPI, desk: Desk) -> None:
         if not isinstance(served.model, ViT):
             raise RequestError(400, "no_attention", f"{served.name} is a ResNet, which has no attention.")
         images = await desk.images_of(request)
-        if len(images.data) != 1:
-            raise RequestError(422, "too_many_images", f"expected one image; got {len(images.data):,}.")
+        if form == "maps" and len(images.data) != 1:
+            raise RequestError(422, "too_many_images", f"format=maps takes one image; got {len(images.data):,}.")
         ticket = await desk.answer(request, Look(served), images)
-        looked: Looked = ticket.answers[0]
+        looked: list[Looked] = ticket.answers
         if form == "maps":
-            return as_json({"model": served.name, **await asyncio.to_thread(looked.document)}, served)
-        seen = map_of(looked, layer, head)
+            return as_json({"model": served.name, **await asyncio.to_thread(looked[0].document)}, served)
+        seen = [map_of(each, layer, head) for each in looked]
         if form == "json":
-            layers, heads = looked.attention.pooled.shape[1:3]
-            values = {"grid": list(seen.shape), "layers": layers, "heads": heads, "layer": layer, "head": head}
-            return as_json({"model": served.name, **values, "attention": seen.tolist()}, served)
+            layers, heads = looked[0].attention.pooled.shape[1:3]
+            values = {"grid": list(seen[0].shape), "layers": layers, "heads": heads, "layer": layer, "head": head}
+            rows = zip(images.names, seen, strict=True)
+            found = [{"name": name, "attention": one.tolist()} for name, one in rows]
+            return as_json({"model": served.name, **values, "attentions": found}, served)
         png = await asyncio.to_thread(light, looked, seen, served.model)
         return Response(png, media_type="image/png", headers={"x-model-version": served.version})
 

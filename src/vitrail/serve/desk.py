@@ -15,7 +15,7 @@ from vitrail.config.serving import Serving
 from vitrail.errors import DataError, shortened
 from vitrail.files import fetch_public
 from vitrail.models import Model
-from vitrail.runtime.machine import choose_device
+from vitrail.runtime.machine import choose_device, give_memory_back, resident_memory
 from vitrail.serve.door import State
 from vitrail.serve.engine import Engine
 from vitrail.serve.jobs import Task, Ticket
@@ -26,6 +26,8 @@ from vitrail.serve.schema import EmbeddingsRequest
 
 Result = TypeVar("Result")
 FETCHING = 10.0  # most seconds for all addresses of a request
+TIDYING = 1.0  # seconds between looks whether memory can be given back
+GROWN = 1.02  # times as much memory as there was: then it is
 SMALL = 64 << 10  # bytes of a body that is taken apart in the event loop
 PREFER = re.compile(r"(?:^|,)\s*wait=(\d{1,5}(?:\.\d{1,3})?)\s*(?:$|[,;])")
 
@@ -63,20 +65,31 @@ class Desk:
             self.failure = error  # whoever runs the server says why
             raise
         self.engine.start(asyncio.get_running_loop())
-        watching = asyncio.create_task(self._watch())
-        self.state.loaded, self.state.draining = True, False
+        watching = [asyncio.create_task(self._watch()), asyncio.create_task(self._tidy())]
+        self.state.loaded = True
         self.on_ready()
         try:
             yield
         finally:
             self.state.draining = True
-            watching.cancel()
+            for task in watching:
+                task.cancel()
             await asyncio.to_thread(self.engine.stop)
+            self.state.loaded = self.state.draining = False  # it may be started again
 
     async def _watch(self) -> None:
         while self.options.watch:
             await asyncio.sleep(self.options.watch)
             await asyncio.to_thread(self.shelf.look, self._forget)
+
+    async def _tidy(self) -> None:
+        """Give back what large images left, whenever nothing is done: the C library keeps it for its threads."""
+        usual = resident_memory()
+        while usual:
+            await asyncio.sleep(TIDYING)
+            if self.engine.is_idle() and resident_memory() > GROWN * usual:
+                await asyncio.to_thread(give_memory_back)
+                usual = resident_memory()
 
     def _forget(self, old: Served) -> None:
         for task in (Represent(old), Look(old)):

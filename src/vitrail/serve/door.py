@@ -166,6 +166,6 @@ class _Visit:
         access.info("%(method)s %(path)s %(status)s %(ms)s ms", notes, extra={"notes": notes})
 
 
-def error_document(kind: str, message: str, request_id: str) -> dict[str, Any]:
-    """Give an error as every endpoint gives it."""
-    return {"error": {"type": kind, "message": message, "request_id": request_id}}
+def error_document(kind: str, message: str, request_id: str | None) -> dict[str, Any]:
+    """Give an error as every endpoint gives it: OpenAI's fields, and the request's number."""
+    return {"error": {"type": kind, "message": message, "param": None, "code": None, "request_id": request_id}}

@@ -92,6 +92,10 @@ class Engine:
         """Count the images that wait, those that are being decoded among them."""
         return self._waiting.total()
 
+    def is_idle(self) -> bool:
+        """Tell whether nothing waits, and nothing is computed."""
+        return not self._running and not self.waiting()
+
     def most_of(self, task: Task) -> int:
         """Give how many images of a task are computed at once."""
         return max(min(self.batch_tokens // task.tokens, self.batch_size or task.most, task.most), 1)
@@ -127,7 +131,7 @@ class Engine:
         ticket = Ticket(task, deadline, now, self._loop.create_future(), [None] * len(images), len(images))
         jobs = [Job(ticket, place, data, since=now) for place, data in enumerate(images)]
         with self._changed:
-            alone = len(jobs) == 1 and not self.waiting() and not self._running
+            alone = len(jobs) == 1 and self.is_idle()
             self._waiting[task] += len(jobs)
             if alone:
                 self._ready.append(jobs[0])

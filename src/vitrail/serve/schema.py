@@ -22,6 +22,8 @@ class Error(BaseModel):
 
     type: str = Field(description="A word for programs.")
     message: str = Field(description="What was expected, what came, and what to do.")
+    param: None = Field(None, description="As in OpenAI's errors.")
+    code: None = Field(None, description="As in OpenAI's errors.")
     request_id: str | None = None
 
 
@@ -148,8 +150,15 @@ class Health(BaseModel):
     status: Literal["ok", "loading", "draining"]
 
 
+class AttentionTo(BaseModel):
+    """Where a model looked in one image."""
+
+    name: str
+    attention: list[list[float]] = Field(description="Shares of the patches, row by row.")
+
+
 class Attention(BaseModel):
-    """Where a model looked, as numbers: shares of the patches."""
+    """Where a model looked in every image, as numbers, in the order given."""
 
     model: str
     grid: list[int]
@@ -157,7 +166,7 @@ class Attention(BaseModel):
     heads: int
     layer: int | None
     head: int | None
-    attention: list[list[float]]
+    attentions: list[AttentionTo]
 
 
 class Maps(BaseModel):
@@ -209,11 +218,11 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     415: _failure("No content type that is read here."),
     422: _failure("An image that cannot be decoded, or a value out of range."),
     429: _failure("Too much waits already; Retry-After says for how long."),
-    503: _failure("No answer within the deadline, or the server ends."),
+    503: _failure("No answer within the deadline, or too many connections; Retry-After says when to try again."),
 }
 ATTENTION: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "The picture, or numbers.",
+        "description": "The pictures in one PNG, one below the other, or numbers.",
         "content": {
             "image/png": {"schema": {"type": "string", "format": "binary"}},
             "application/json": {"schema": {"anyOf": [inlined(Attention), inlined(Maps)]}},

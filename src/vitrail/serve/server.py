@@ -1,5 +1,7 @@
 """The server's process, or one for each device behind one port: sockets, signals and an end that loses nothing."""
 
+import asyncio
+import functools
 import logging
 import multiprocessing
 import os
@@ -18,6 +20,7 @@ import uvicorn
 
 from vitrail.config.serving import Serving
 from vitrail.errors import ConfigError
+from vitrail.runtime.machine import share_memory, usable_cores
 from vitrail.serve.app import create_app
 from vitrail.serve.door import State
 from vitrail.serve.logs import set_up
@@ -27,6 +30,7 @@ from vitrail.serve.protocol import Deadline
 log = logging.getLogger("vitrail.serve")
 BACKLOG = 2048
 KEEP_ALIVE = 20  # seconds that a quiet connection is kept
+SAME = 1.0  # seconds in which a signal may come twice: to all processes, and from the first of them
 AGAIN = 2.0  # seconds before a process that died is started again
 
 
@@ -35,19 +39,37 @@ class Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, state: State, drain: float) -> None:
         super().__init__(config)
-        self.state, self.drain, self._until = state, drain, 0.0
+        self.state, self.drain, self._told, self._until = state, drain, 0.0, 0.0
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, with an end to handshakes that take too long: a request has not begun before them."""
+        loop = asyncio.get_running_loop()
+        if self.config.is_ssl:
+            seconds = self.config.http_protocol_class.seconds  # pyright: ignore[reportAttributeAccessIssue]
+            loop.create_server = functools.partial(loop.create_server, ssl_handshake_timeout=seconds)
+        await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop being ready at the first signal, and end; at the second, end at once."""
-        if self.state.draining:
+        """Stop being ready at the first signal, and end; at the second, end at once.
+
+        Until the models are loaded nothing was taken, and the first is the end.
+        """
+        now = time.monotonic()
+        if not self.state.loaded:
+            signal.signal(sig, signal.SIG_DFL)
+            signal.raise_signal(sig)
+        elif not self.state.draining:
+            self.state.draining = True
+            self._told, self._until = now, now + (self.drain if sig == signal.SIGTERM else 0.0)
+        elif now > self._told + SAME:
             self.should_exit = True
             self.force_exit = sig == signal.SIGINT
-            return
-        self.state.draining = True
-        self._until = time.monotonic() + (self.drain if sig == signal.SIGTERM else 0.0)
 
     async def on_tick(self, counter: int) -> bool:
         """Look ten times a second whether it is time to end."""
+        parent = multiprocessing.parent_process()
+        if parent is not None and not self.state.draining and not parent.is_alive():
+            self.handle_exit(signal.SIGTERM, None)  # nobody else would end this process
         if self.state.draining and not self.should_exit and time.monotonic() >= self._until:
             self.should_exit = not self.server_state.tasks or time.monotonic() >= self._until + self.drain
         return await super().on_tick(counter)
@@ -93,11 +115,12 @@ def _bind(options: Serving) -> socket.socket:
 
 def _serve(models: dict[str, str], options: Serving, said: dict[str, Any], listener: socket.socket) -> None:
     """Serve in this process."""
+    share_memory(max(usable_cores(), 2))
     app = create_app(models, options=options, **said)
     desk = app.state.desk
 
     class Protocol(Deadline):
-        seconds = options.receive
+        seconds, most = options.receive, options.max_connections
         refused = staticmethod(desk.metrics.refused)
 
     config = uvicorn.Config(
@@ -108,7 +131,6 @@ def _serve(models: dict[str, str], options: Serving, said: dict[str, Any], liste
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=options.max_connections,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=int(options.deadline) + 5,
         ssl_certfile=options.tls_cert,
@@ -139,11 +161,15 @@ def _serve_several(
     context = multiprocessing.get_context("spawn")
     ending = False
 
-    def start(device: str | None) -> Any:  # noqa: ANN401
-        own = replace(options, device=device)
+    def start(number: int) -> None:
+        if ending:
+            return
+        own = replace(options, device=options.devices[number])
         process = context.Process(target=_child, args=(models, own, said, listener, quiet), daemon=False)
         process.start()
-        return process
+        running[number] = (process, time.monotonic())
+        if ending:  # a signal came before this process was known
+            end(signal.SIGTERM, None)
 
     def end(sig: int, frame: FrameType | None) -> None:
         nonlocal ending
@@ -152,12 +178,14 @@ def _serve_several(
             if process.is_alive() and process.pid is not None:
                 os.kill(process.pid, sig)
 
-    running = {number: (start(device), time.monotonic()) for number, device in enumerate(options.devices)}
+    running: dict[int, tuple[Any, float]] = {}
     before = {sig: signal.signal(sig, end) for sig in (signal.SIGTERM, signal.SIGINT)}
     try:
+        for number in range(len(options.devices)):
+            start(number)
         while any(process.is_alive() for process, _ in running.values()) or not ending:
             time.sleep(0.1)
-            for number, (process, begun) in running.items():
+            for number, (process, begun) in [*running.items()]:
                 if process.is_alive() or ending:
                     continue
                 if time.monotonic() - begun < 10 * AGAIN:  # it did not come up: the same would happen again
@@ -165,7 +193,7 @@ def _serve_several(
                     raise ConfigError(f"the process of {options.devices[number]} ended with {process.exitcode}.")
                 log.error("the process of %s died (%s); it is started again", options.devices[number], process.exitcode)
                 time.sleep(AGAIN)
-                running[number] = (start(options.devices[number]), time.monotonic())
+                start(number)
     finally:
         for process, _ in running.values():
             process.join(options.deadline + 10)
