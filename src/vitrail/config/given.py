@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from vitrail.config.devices import device_row, read_memory
 from vitrail.config.fields import hints, parts_of, read_settings
 from vitrail.config.model import ViTConfig
 from vitrail.config.preprocessing import SAID_IN_TRAINING
@@ -37,7 +38,7 @@ def check_usage(verb: str, given: Mapping[str, Any]) -> None:
         fields = {name: value for name, value in given.items() if name not in (*OWN, *SAID_IN_TRAINING)}
         read_fields(model, given.get("recipe"), given.get("settings", ()), fields)
     elif verb == "plan":
-        check_name(str(model))
+        check_plan(given)
     elif verb in ("study", "study_costs"):
         check_study(str(given["name"]), str(given.get("scale", "cpu")))
     weights = given.get("path" if verb == "describe" else "source")
@@ -48,6 +49,18 @@ def check_usage(verb: str, given: Mapping[str, Any]) -> None:
         check_data(data)
     if verb == "predict" and isinstance(images := given.get("images"), list | tuple):
         check_images([path for path in images if isinstance(path, str)])
+
+
+def check_plan(given: Mapping[str, Any]) -> None:
+    """Refuse names of a plan that nothing stands for: its model, its recipe, its device, and a memory that is none."""
+    if given.get("model") is not None:
+        check_name(str(given["model"]))
+    if given.get("recipe") is not None:
+        recipe(str(given["recipe"]), examples=1)
+    if given.get("on") is not None:
+        device_row(given["on"])
+    if given.get("fit") is not None:
+        read_memory("fit", given["fit"])
 
 
 def check_name(model: str) -> None:
