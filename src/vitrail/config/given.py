@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.config.check import check_field, number
+from vitrail.config.devices import device_row, read_memory
 from vitrail.config.fields import hints, parts_of, read_settings
 from vitrail.config.model import ViTConfig
 from vitrail.config.preprocessing import MEASURE, SAID_IN_TRAINING, read_preprocessing
@@ -41,7 +42,7 @@ def check_usage(verb: str, given: Mapping[str, Any]) -> None:
         check_minutes(given.get("minutes"), ours)
         read_preprocessing({name: given[name] for name in SAID_IN_TRAINING if name in given})
     elif verb == "plan":
-        check_name(str(model))
+        check_plan(given)
     elif verb in ("study", "study_costs"):
         numbers = {name: given.get(name) for name in ("seeds", "minutes", "jobs")}
         check_study(str(given["name"]), str(given.get("scale", "cpu")), **numbers)
@@ -73,6 +74,18 @@ def check_layout(name: str) -> None:
     """Refuse a layout that nothing is written in."""
     if name not in LAYOUTS:
         raise ConfigError(f"layout must be one of {', '.join(LAYOUTS)}; got {name!r}.")
+
+
+def check_plan(given: Mapping[str, Any]) -> None:
+    """Refuse names of a plan that nothing stands for: its model, its recipe, its device, and a memory that is none."""
+    if given.get("model") is not None:
+        check_name(str(given["model"]))
+    if given.get("recipe") is not None:
+        recipe(str(given["recipe"]), examples=1)
+    if given.get("on") is not None:
+        device_row(given["on"])
+    if given.get("fit") is not None:
+        read_memory("fit", given["fit"])
 
 
 def check_name(model: str) -> None:

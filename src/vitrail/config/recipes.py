@@ -49,6 +49,8 @@ HYPERRULE = (
     (None, (500, 6000, 12_000, 18_000, 20_000), 0.1),
 )
 OURS = "made here; LOG.md has what it gives"
+# Images of the data that recipes of Table 3 are named after: JFT-300M, ImageNet-21k and ImageNet (Section 4.1).
+DATA_IMAGES = {"jft": 303_000_000, "i21k": 14_197_122, "i1k": 1_281_167}
 HYPERRULE_SMALL = 96  # pixels under which images are trained on at 128, else at 480
 # AugReg: RandAugment's layers and magnitude, Mixup's alpha.
 AUGREG = {
@@ -85,6 +87,11 @@ def recipe(name: str, *, examples: int | None = None, side: int = HYPERRULE_SMAL
 def recipe_names() -> tuple[str, ...]:
     """List every recipe."""
     return (*RECIPES, "bit/hyperrule")
+
+
+def data_images(name: str) -> int | None:
+    """Give the images of the data that a recipe is named after, where it is."""
+    return DATA_IMAGES.get(name.split("/")[0].split("-")[0])
 
 
 def hyperrule(examples: int, side: int = HYPERRULE_SMALL) -> Row:

@@ -21,12 +21,12 @@ from vitrail.errors import ConfigError
 from vitrail.models import find_device
 from vitrail.models.objectives import decoder_config, outputs_of
 from vitrail.ops.cost.counts import FULL, MOMENTS, Step, parameters, peak_memory
+from vitrail.ops.cost.fit import SHARE as SHARE, equal_parts, largest
 
 Result = TypeVar("Result")
-SHARE = 0.8  # of the memory that is free
 MEMINFO, STATM, CGROUP = Path("/proc/meminfo"), Path("/proc/self/statm"), Path("/sys/fs/cgroup")
 TRIM, MAP, ARENAS = -1, -3, -8  # glibc's M_TRIM_THRESHOLD, M_MMAP_THRESHOLD and M_ARENA_MAX
-LARGEST = 1 << 30
+SMALLEST, LARGEST = 1 << 16, 1 << 30
 PATIENCE = timedelta(hours=2)  # of a rank that waits for another, which may be reading the data's hashes
 
 
@@ -184,24 +184,28 @@ def fit_micro_batch(config: ModelConfig, training: Training, share: int, device:
         return min(training.micro_batch, share)
     sharing = 1 if device.type == "cuda" else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # processes of this machine
     room = SHARE * free_memory(device) / sharing
-    if training.ema is not None:
-        room -= FULL * sum(parameters(network).total for network in networks(config, training.objective))
-    parts = 1
-    while parts < share and _needed(config, training, -(-share // parts), device, precision) > room:
-        parts += 1
-    return -(-share // parts)
+    most = largest(lambda batch: step_bytes(config, training, batch, device.type, precision) <= room, share)
+    return equal_parts(share, most)
 
 
-def _needed(config: ModelConfig, training: Training, batch: int, device: torch.device, precision: str) -> int:
-    step = Step(
+def step_bytes(config: ModelConfig, training: Training, batch: int, device: str, precision: str) -> int:
+    """Predict the peak of a training step of so many images at once: of every network of the objective, and of EMA."""
+    step = step_of(training, batch, device, precision)
+    parts = networks(config, training.objective)
+    whole = sum(peak_memory(network, step).total for network in parts)
+    average = 0 if training.ema is None else FULL * sum(parameters(network).total for network in parts)
+    return whole + prediction_bytes(config, training.objective, step) + average
+
+
+def step_of(training: Training, batch: int, device: str, precision: str) -> Step:
+    """Say a step of a training as its memory is counted by."""
+    return Step(
         kind="train",
         batch=batch,
         precision="bfloat16" if precision == "bfloat16" else "float32",
         optimizer="adam" if isinstance(training.optimizer, Adam) else "sgd",
-        device="cuda" if device.type == "cuda" else "cpu",
+        device="cuda" if device == "cuda" else "cpu",
     )
-    whole = sum(peak_memory(network, step).total for network in networks(config, training.objective))
-    return whole + prediction_bytes(config, training.objective, step)
 
 
 def networks(config: ModelConfig, objective: Objective) -> tuple[ModelConfig, ...]:
@@ -250,14 +254,15 @@ def free_memory(device: torch.device) -> int:
     return max(min(free), 1 << 28)
 
 
-def keep_memory() -> bool:
+def keep_memory(*, give_back: bool = False) -> bool:
     """Ask glibc not to give freed memory back to the system after every step; tells whether there was one to ask.
 
-    Activations are as large in every step: to get their pages anew takes a tenth of a small model's time.
+    Activations are as large in every step: to get their pages anew takes a tenth of a small model's time. With
+    `give_back` it is to do so at once: a heap that is cut up holds nearly all that checkpointing frees.
     """
     try:
-        library = ctypes.CDLL(None)
-        return bool(library.mallopt(TRIM, LARGEST)) and bool(library.mallopt(MAP, LARGEST))
+        library, least = ctypes.CDLL(None), SMALLEST if give_back else LARGEST
+        return bool(library.mallopt(TRIM, least)) and bool(library.mallopt(MAP, least))
     except (OSError, AttributeError, TypeError):  # another library, another system
         return False
 

@@ -26,7 +26,8 @@ from vitrail.inspection.views import views_of
 from vitrail.models import Model, ViT, create
 from vitrail.models.build import draw
 from vitrail.ops.cost.counts import Step, exaflops, forward_macs, parameters, peak_memory
-from vitrail.runtime.machine import SHARE, choose_device, free_memory
+from vitrail.ops.cost.fit import SHARE, largest_batch
+from vitrail.runtime.machine import choose_device, free_memory
 from vitrail.studies.scales import lengths
 from vitrail.studies.sets import classes_of, count_of, open_set
 from vitrail.studies.table import Cell, Count, Images, Look, Network, Numbers, Speed, Train, packed_numbers
@@ -41,7 +42,6 @@ EVALUATIONS = 8  # of a run that may stop early
 REPEATS = 3
 SECONDS = 0.3  # that a speed is timed for, at each batch and in each repeat
 BATCHES = (1, 8, 64, 256, 1024)
-LARGEST_BATCH = 1 << 20
 ONE = 1000  # classes of what is only counted or timed, as ImageNet's
 
 
@@ -203,7 +203,9 @@ def time_forward(work: Speed, device: str) -> Numbers:
     repeats = [_rate(model, best, work.image_size, place) for _ in range(REPEATS)]
     room = int(work.memory * 2**30) if work.memory else torch.cuda.mem_get_info(place)[1] if gpu else free_memory(place)
     found = {"images_per_second": statistics.median(repeats), "repeats": repeats, "batch": best}
-    return {**count(config), **found, "largest_batch": largest_batch(config, room, gpu=gpu)}
+    kind = {"precision": "bfloat16", "device": "cuda"} if gpu else {"precision": "float32", "device": "cpu"}
+    most = largest_batch(config, Step(kind="train", batch=1, **kind), room)  # pyright: ignore[reportArgumentType]
+    return {**count(config), **found, "largest_batch": most}
 
 
 def _rate(model: Model, batch: int, side: int, device: torch.device) -> float:
@@ -225,19 +227,6 @@ def _now(device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
-
-
-def largest_batch(config: ModelConfig, room: int, *, gpu: bool) -> int:
-    """Predict the most images whose training step fits into so many bytes; 0 where none does."""
-    step = Step(kind="train", batch=1, precision="bfloat16" if gpu else "float32", device="cuda" if gpu else "cpu")
-    low, high = 0, 1
-    while high < LARGEST_BATCH and peak_memory(config, replace(step, batch=high)).total <= room:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        fits = peak_memory(config, replace(step, batch=middle)).total <= room
-        low, high = (middle, high) if fits else (low, middle)
-    return low
 
 
 def look(work: Look, place: Place) -> Numbers:

@@ -1,7 +1,6 @@
 """What is done beside the training, every so many steps: log, evaluate, probe, save; and how a model is measured."""
 
 import math
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ from vitrail.models import Model, eval_mode
 from vitrail.ops.losses import loss_of
 from vitrail.ops.metrics import ranks_of, within
 from vitrail.runtime.inference import InferenceOptions, feed_of
+from vitrail.runtime.memory import peak_memory
 from vitrail.runtime.reporter import Reporter
 from vitrail.train.folder import PACE, Checkpoints, Journal, numeric_environment
 from vitrail.train.loop import Chore, Plan, Turn, pad_batch
@@ -57,6 +57,7 @@ class Log(_Noting):
 
     clock: float = 0.0
     before: float = 0.0
+    rate: float = 0.0  # images a second of the last line
 
     def begin(self, state: State) -> None:
         """Start the clock; what an earlier run counted is not of its time."""
@@ -76,8 +77,9 @@ class Log(_Noting):
             record["accuracy"] = correct / count
         record |= {"learning_rate": state.rate, "grad_norm": float(state.norm)}
         record |= {"images": int(images), "left_out": len(state.bad)}
+        self.rate = (images - self.before) / seconds
         record["time"] = {
-            "images_per_second": (images - self.before) / seconds,
+            "images_per_second": self.rate,
             "memory": peak_memory(self.plan.group.device),
             "clock": time.time(),
         }
@@ -93,17 +95,6 @@ def check_finite(metrics: Mapping[str, float], step: int) -> None:
                 f"evaluation after step {step:,}: {name} is {value}, so the model has diverged. Begin another run "
                 "with a lower learning_rate, more warmup_steps, or clip_norm=1."
             )
-
-
-def peak_memory(device: torch.device) -> int | None:
-    """Give the most bytes that were held: of the GPU by tensors, else by this process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 @dataclass

@@ -56,6 +56,7 @@ class Ready:
     evaluate: Callable[[Source], Mapping[str, float]]
     checkpoints: Checkpoints
     journal: Journal
+    precision: str
 
 
 def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Probe | None = None) -> Ready:
@@ -148,6 +149,7 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
         evaluate=evaluate,
         checkpoints=checkpoints,
         journal=journal,
+        precision=precision,
     )
 
 

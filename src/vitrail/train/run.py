@@ -22,6 +22,7 @@ from vitrail.data.near import LARGEST
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.files import writing
 from vitrail.runtime.machine import Group, joined
+from vitrail.runtime.memory import held_memory
 from vitrail.runtime.reporter import Reporter
 from vitrail.train.chores import Evaluation, check_finite
 from vitrail.train.folder import (
@@ -38,6 +39,7 @@ from vitrail.train.folder import (
     run_lock,
     staying,
 )
+from vitrail.train.forecast import make_forecast
 from vitrail.train.loop import train
 from vitrail.train.prepare import Probe, Ready, prepare
 from vitrail.train.task import (
@@ -113,20 +115,32 @@ def run(task: Task, report: Reporter, probe: Probe | None = None, callbacks: Seq
 
 def _train(task: Task, group: Group, report: _Watched, probe: Probe | None) -> Outcome:
     """Train in the task's folder, which is this run's alone."""
+    held = held_memory(group.device)
     parts = cut_parts(task, group, report)
     ready = prepare(task, parts, group, report, probe)
     resume(ready, group, report)
     group.on_main(lambda: write_documents(task.out, {RESOLVED: resolved(ready)}))
     plan, state = ready.plan, ready.state
+    forecast = make_forecast(
+        plan,
+        state.model.config,
+        ready.chores,
+        report,
+        precision=ready.precision,
+        images=(len(parts.val or ()), len(parts.test or ())),
+        held=held,
+        until=task.until,
+    )
     with listening(report) as interrupted:
         plan.interrupted, plan.stopped = interrupted, report.stop.is_set
         report.record({"kind": "begin", "step": state.step, "steps": plan.steps, "batch": plan.config.batch_size})
-        finished = train(plan, state, ready.chores)
+        finished = train(plan, state, (*ready.chores, forecast))
         if group.world_size == 1 and report.stop.is_set() and state.step < plan.steps:
             measure_last(ready)
         ended = {"step": state.step, "steps": plan.steps, "result_step": state.step, "metrics": state.metrics}
         if finished:
             ended = finish(task, ready, parts, group, report)
+            forecast.tell_end()
         ready.journal.close()
         return Outcome(out=task.out, finished=finished, interrupted=plan.interrupted(), **ended)
 

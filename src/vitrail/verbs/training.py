@@ -199,8 +199,9 @@ def _train(
         choice = choose_recipe(request, splits, start)
         task = replace(make_task(request, choice, splits, start, out=folder, **how), preprocessing=said)
         probing, said = open_probe(probe, allow_pipe=allow_pipe)
-        keep_memory()
-        small = describe_small(training_split(splits), foresee_model(task))
+        model_config = foresee_model(task)
+        keep_memory(give_back=model_config.checkpointing)
+        small = describe_small(training_split(splits), model_config)
         for reason in (*why, *choice.reasons, *small, *said):
             report.note(reason)
         if minutes is not None:

@@ -209,6 +209,11 @@ def peak_memory(config: ModelConfig, step: Step) -> Memory:
     return Memory(**held, moments=moments, gradients=gradients, activations=activations)
 
 
+def heaviest_part(config: ModelConfig) -> int:
+    """Count the weights of the largest block, unit or head: what FSDP gathers at once."""
+    return max(stretch.weights for stretch in _stretches(config, Step(kind="train", batch=1)))
+
+
 def activation_bytes(config: ModelConfig, step: Step) -> int:
     """Count what autograd keeps of the forward pass, copies of weights too."""
     return sum(_kept(stretch, step, checkpointing=config.checkpointing) for stretch in _stretches(config, step))

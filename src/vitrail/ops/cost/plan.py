@@ -4,7 +4,10 @@ from dataclasses import asdict, dataclass, replace
 
 from vitrail.config import ModelConfig, ViTConfig, encode
 from vitrail.ops.cost import counts
+from vitrail.ops.cost.core_days import core_days, core_rate
 from vitrail.ops.cost.counts import EXA, Memory, Parts, Step
+from vitrail.ops.cost.place import Place, duration
+from vitrail.ops.cost.ranks import Ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +19,25 @@ class CostPlan:
     step: Step
     images: int | None = None  # of the data set
     epochs: float | None = None
+    given_steps: int | None = None  # where the run's length is said so
+    recipe: str | None = None
+    networks: tuple[ModelConfig, ...] = ()  # what a step runs, where it is not the model alone
+    place: Place | None = None
+    ranks: Ranks | None = None
+    bandwidth: float = 0.0  # GB/s that a rank sends
+    budget: float | None = None  # FLOPs that the shape was proposed for
+
+    @property
+    def training_flops(self) -> int:
+        """Operations of one image's training step."""
+        return sum(map(counts.training_flops, self.networks or (self.config,)))
+
+    @property
+    def exaflops(self) -> float | None:
+        """ExaFLOPs of the run by the convention of Table 6."""
+        if self.seen is None:
+            return None
+        return sum(counts.exaflops(network, images=self.seen) for network in self.networks or (self.config,))
 
     @property
     def parameters(self) -> Parts:
@@ -58,19 +80,30 @@ class CostPlan:
     @property
     def seen(self) -> float | None:
         """Images that the run sees."""
+        if self.given_steps is not None:
+            return self.given_steps * self.step.batch
         return None if self.images is None or self.epochs is None else self.images * self.epochs
+
+    @property
+    def steps(self) -> int | None:
+        """Updates of the run."""
+        return None if self.seen is None else int(-(-self.seen // self.step.batch))
 
     def document(self) -> dict[str, object]:
         """Give the plan as plain values, for JSON."""
         run = None
-        if self.seen is not None:
+        if self.exaflops is not None and self.seen is not None:
             run = {
+                "recipe": self.recipe,
                 "images": self.images,
                 "epochs": self.epochs,
                 "images_seen": self.seen,
-                "steps": int(-(-self.seen // self.step.batch)),
-                "training_flops": counts.training_flops(self.config) * self.seen,
-                "exaflops": counts.exaflops(self.config, images=self.seen),
+                "steps": self.steps,
+                "training_flops": self.training_flops * self.seen,
+                "exaflops": self.exaflops,
+                "tpuv3_core_days": core_days(self.config, self.exaflops),
+                "tpuv3_core_flops": core_rate(self.config),
+                "budget_flops": self.budget,
             }
         return {
             "model": self.name,
@@ -79,7 +112,7 @@ class CostPlan:
             "parameters": asdict(self.parameters) | {"total": self.parameters.total},
             "forward_macs": asdict(self.macs) | {"total": self.macs.total},
             "forward_macs_without_padding": counts.forward_macs(self.config, padding=False).total,
-            "training_flops_per_image": counts.training_flops(self.config),
+            "training_flops_per_image": self.training_flops,
             "step": {name: value for name, value in asdict(self.step).items() if name != "kind"},
             "memory": {
                 "activations_kept": self.kept,
@@ -87,6 +120,19 @@ class CostPlan:
                 "inference": asdict(self.inference) | {"total": self.inference.total},
             },
             "run": run,
+            "place": None if self.place is None else self.place.document(),
+            "ranks": None if self.ranks is None else self._ranks_document(self.ranks),
+        }
+
+    def _ranks_document(self, ranks: Ranks) -> dict[str, object]:
+        return {
+            "world_size": ranks.world,
+            "gradient_bytes": ranks.gradient_bytes,
+            "bandwidth": self.bandwidth * 1e9,
+            **{
+                kind: {"memory": memory, "traffic": traffic, "seconds": traffic / (self.bandwidth * 1e9)}
+                for kind, memory, traffic in _kinds(ranks)
+            },
         }
 
     def lines(self) -> dict[tuple[str, str], str]:
@@ -101,7 +147,7 @@ class CostPlan:
             **{("forward GMACs", part): _giga(count) for part, count in asdict(self.macs).items() if part != "head"},
             ("forward GMACs", "token against token"): f"{self.pair_share:.1%}" if self.pair_share else "",
             ("head GMACs", ""): f"{self.macs.head / 1e9:,.3f}",
-            ("training GFLOPs", ""): f"{counts.training_flops(config) / 1e9:,.1f}",
+            ("training GFLOPs", ""): f"{self.training_flops / 1e9:,.1f}",
             ("training step", ""): gibibytes(train.total),
             ("training step", "weights and moments"): gibibytes(train.weights + train.moments),
             ("training step", "gradients at the peak"): gibibytes(train.gradients),
@@ -109,19 +155,41 @@ class CostPlan:
             ("training step", "images"): gibibytes(train.batch),
             ("inference", ""): gibibytes(self.inference.total),
         }
-        if self.seen is not None:
+        if self.exaflops is not None and self.seen is not None:
             rows |= {
                 ("run", ""): f"{self.seen:,.0f} images",
-                ("run", "steps"): f"{-(-self.seen // self.step.batch):,.0f}",
-                ("run", "exaFLOPs"): f"{counts.training_flops(config) * self.seen / EXA:,.4g}",
-                ("run", "by Table 6"): f"{counts.exaflops(config, images=self.seen):,.4g}",
+                ("run", "steps"): f"{self.steps:,}",
+                ("run", "exaFLOPs"): _exa(self.training_flops * self.seen / EXA),
+                ("run", "by Table 6"): _exa(self.exaflops),
+                ("run", "TPUv3-core-days"): _exa(core_days(config, self.exaflops)),
+                ("run", "TFLOP/s a core"): f"{core_rate(config) / 1e12:,.1f}",
             }
+        if self.place is not None:
+            rows |= {(self.place.name, label): text for label, text in self.place.lines().items()}
+        if self.ranks is not None:
+            rows["ranks", ""] = f"{self.ranks.world:,}"
+            for kind, memory, traffic in _kinds(self.ranks):
+                rows["ranks", f"{kind}, memory of each"] = gibibytes(memory)
+                rows["ranks", f"{kind}, each sends a step"] = gibibytes(int(traffic))
+                rows["ranks", f"{kind}, at {self.bandwidth:g} GB/s"] = duration(traffic / (self.bandwidth * 1e9))
         return rows
+
+
+def _kinds(ranks: Ranks) -> tuple[tuple[str, int, float], ...]:
+    """Name, memory and traffic of a rank."""
+    return (
+        ("DDP", ranks.ddp_memory(), ranks.ddp_traffic()),
+        ("FSDP", ranks.fsdp_memory(), ranks.fsdp_traffic()),
+    )
 
 
 def gibibytes(size: int) -> str:
     """Write a number of bytes for people."""
     return f"{size / 2**30:,.2f} GiB" if size >= 2**30 / 10 else f"{size / 2**20:,.1f} MiB"
+
+
+def _exa(count: float) -> str:
+    return f"{count:,.0f}" if count >= 10_000 else f"{count:,.4g}"
 
 
 def _giga(count: int) -> str:
