@@ -174,6 +174,7 @@ def _serve_several(
     def end(sig: int, frame: FrameType | None) -> None:
         nonlocal ending
         ending = True
+        listener.close()  # the processes have it: when the last of them ends, nobody is kept waiting
         for process, _ in running.values():
             if process.is_alive() and process.pid is not None:
                 os.kill(process.pid, sig)
