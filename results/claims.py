@@ -16,10 +16,11 @@ PAGE = HERE.parent / "docs" / "claims.md"
 FIGURES = HERE.parent / "docs" / "claims"
 SEEDS = 3
 NOTHING = Count(network=Network(model="ViT-B/16"))  # of cells whose places alone are read
-HEAD = """What the paper claims, tried again at a small scale: models of some million parameters, 50,000 images,
-minutes of one GPU. A difference is the mean over three seeds with its 95 % interval (Student's t). *Confirmed* and
-*contradicted* are said where the interval says so, *equal* where it lies within 1.5 points; everything else is *not
-seen*. A small scale can contradict itself and not the paper: each claim has a line on what it cannot tell.
+HEAD = """What the paper claims, tried again at a small scale: models of up to some million parameters, 2,000 to 50,000
+images, minutes of a CPU or of one GPU; each section says which. A difference is the mean over three seeds with its 95 %
+interval (Student's t). *Confirmed* and *contradicted* are said where the interval says so; *equal* has a margin, which is
+said; everything else is *not seen*. A small scale can contradict itself and not the paper: each claim has a line on what it
+cannot tell.
 
 This page is written by `python results/claims.py` from the kept files under `results/studies`, and a test compares the
 two. `vitrail study NAME --scale gpu --data FOLDER` runs a study again; [studies.md](studies.md) says how.
@@ -74,7 +75,8 @@ def objectives() -> dict[str, Any]:
             accuracy = [each["accuracy"] for each in map(json.loads, log) if each["kind"] == "evaluation"][-1]
             at = {"pre-training": way, "on": "second", "seed": seed}
             cells.append({"name": f"{way}_second_seed{seed}", "at": at, "numbers": {"accuracy": accuracy}})
-    return {"scale": "gpu", "seeds": SEEDS, "device": "NVIDIA H200", "cells": cells}
+    where = "NVIDIA H200; the runs of results/objectives, which are older than the studies"
+    return {"scale": "gpu", "seeds": SEEDS, "device": where, "cells": cells}
 
 
 def summary(found: dict[str, Kept | None]) -> str:

@@ -3,6 +3,7 @@
 import itertools
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,13 +13,14 @@ from vitrail.config.recipe import SGD, Adam, Training
 from vitrail.config.recipes import RECIPES, adjust
 from vitrail.config.study import SCALE_NAMES, STUDY_NAMES, UNTRAINED
 from vitrail.ops.cost.counts import parameters
+from vitrail.studies import work as work_module
 from vitrail.studies.paper.scaling import TABLE_6
 from vitrail.studies.run import STUDIES
 from vitrail.studies.runner import check_names, images_of
 from vitrail.studies.scales import SCALES
 from vitrail.studies.sets import KNOWN, classes_of, count_of
 from vitrail.studies.table import Cell, Count, Images, Look, Speed, Train
-from vitrail.studies.work import config_of, costs, length_of
+from vitrail.studies.work import Place, asked_of, config_of, costs, length_of
 
 EVERY = list(itertools.product(STUDY_NAMES, SCALE_NAMES))
 
@@ -106,6 +108,19 @@ def test_runs_that_are_compared_differ_in_what_the_study_is_about_alone(
         assert training(cell).images == training(first).images
 
 
+@pytest.mark.parametrize(("name", "scale"), EVERY)
+def test_every_run_can_be_asked_for(name: str, scale: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(Place, "open", lambda self, images: {"train": images, "test": images})
+    monkeypatch.setattr(work_module, "with_fresh_positions", lambda model, seed: model)
+    monkeypatch.setattr(work_module, "load", lambda path, **how: path)
+    place = Place(folder=tmp_path, data=None, packed=None, device="cpu")
+    for cell in cells_of(name, scale):
+        if isinstance(cell.work, Train):
+            found = asked_of(cell.work, place)
+            assert found["data"].keys() == {"train", "val" if cell.work.patience else "test"}
+            assert found["recipe"] in RECIPES
+
+
 @pytest.mark.parametrize("scale", SCALE_NAMES)
 def test_positions_are_the_eight_rows_of_table_8(scale: str) -> None:
     cells = cells_of("positions", scale)
@@ -173,7 +188,7 @@ def test_pre_training_at_the_papers_scale_is_table_3() -> None:
             assert found.optimizer.learning_rate == rates[str(cell.at["size"])], cell.name
 
 
-@pytest.mark.parametrize("scale", ["smoke", "cpu", "gpu"])
+@pytest.mark.parametrize("scale", SCALE_NAMES)
 def test_families_that_transfer_were_pre_trained_with_the_same_compute(scale: str) -> None:
     cells = [cell for cell in cells_of("transfer", scale) if cell.at["on"] == "upstream"]
     spent = [float(costs(training(cell))["exaflops"]) for cell in cells]

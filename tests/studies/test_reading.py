@@ -7,8 +7,9 @@ import pytest
 from scipy import stats
 
 from vitrail.errors import ConfigError
-from vitrail.studies.paper import scaling, shape
+from vitrail.studies.paper import distance, scaling, shape
 from vitrail.studies.reading import Expects, Finding, Reading, best, estimate, exactly, mean_by_seed, paired, percent
+from vitrail.studies.scales import SCALES
 from vitrail.studies.table import Cell, Count, Done, Network, Results, packed_numbers, unpacked_numbers
 
 NOTHING = Count(network=Network(model="ViT-B/16"))
@@ -134,7 +135,43 @@ def test_families_are_compared_where_both_have_compute() -> None:
     other = scaling.runs_of(scaled("BiT", [(10.0, 20.0), (1000.0, 40.0)]))
     assert scaling.advantage(one, other) == {0: pytest.approx(3.0)}
     assert scaling.advantage(other, one, (0.5, 1.0)) == {0: pytest.approx(-3.0)}
+    # A family that gets no better stays where it is, up to its largest run.
+    flat = scaling.runs_of(scaled("BiT", [(1.0, 13.0), (10.0, 13.0), (100.0, 9.0)]))
+    assert scaling.advantage(one, flat) == {0: pytest.approx(10.0, abs=0.01)}
     assert scaling.advantage(one, scaling.runs_of(scaled("BiT", [(1000.0, 1.0), (2000.0, 2.0)]))) == {}
+
+
+def test_a_law_that_the_largest_run_has_no_loss_for_is_tried_on_the_next() -> None:
+    rows = [
+        {"family": "ViT", "size": size, "length": length, "seed": 0, "accuracy": 0.5, "gmacs": 1.0}
+        | {"parameters": 10.0**size, "images": 1e4 * length, "exaflops": 10.0**size * length}
+        | ({} if (size, length) == (7, 4) else {"loss": 1 + 10.0 ** (-size / 4) + 30 * (1e4 * length) ** -0.5})
+        for size in (5, 6, 7)
+        for length in (1, 2, 4)
+    ]
+    found = scaling.held_out(scaling.runs_of(results(*rows)), 10)
+    assert found.largest[0]["exaflops"] == 2e7
+    assert found.said is not None
+    assert found.said[0] == pytest.approx(float(found.largest[1].first("loss")), rel=1e-2)
+
+
+def test_distances_are_compared_as_shares_of_a_uniform_heads() -> None:
+    def looked(family: str, near: float, far: float, uniform: float) -> list[Done]:
+        numbers = {"distances": [[near, far]], "fresh_distances": [[0.4, 0.41]], "uniform_distance": uniform}
+        picture = {"filters": packed_numbers(np.ones((2, 3, 4, 4))), "filter_shares": [0.6, 0.4]}
+        return [
+            Done(
+                cell=Cell(at={"family": family, "what": "look", "seed": seed}, work=NOTHING), numbers=numbers | picture
+            )
+            for seed in range(2)
+        ]
+
+    found = Results([*looked("ViT", 0.1, 0.4, 0.4), *looked("hybrid", 0.3, 0.4, 0.5)])
+    reading = distance.read(found, SCALES["cpu"])
+    values = [finding.estimate.mean for finding in reading.findings[:3] if finding.estimate is not None]
+    np.testing.assert_allclose(values, [1.0 - 0.75, 0.75 - 0.025, 0.6 - 0.25])
+    for plot in reading.plots:
+        assert plot.draw("light").startswith(b"\x89PNG")
 
 
 def test_what_saturates_is_the_largest_model_against_the_next_of_the_same_images() -> None:

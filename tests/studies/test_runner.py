@@ -7,22 +7,29 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from PIL import Image
 
 import vitrail
 from vitrail.cli import main
 from vitrail.config.study import STUDY_NAMES
 from vitrail.errors import CheckpointError, ConfigError, DataError
+from vitrail.studies import runner
+from vitrail.studies.pool import run_jobs
 from vitrail.studies.reading import Reading, Table
 from vitrail.studies.report import StudyReport
 from vitrail.studies.run import STUDIES
-from vitrail.studies.runner import Asked, jobs_for, run_study, visible_gpus
+from vitrail.studies.runner import Asked, fitting, jobs_for, makespan, run_study, visible_gpus
 from vitrail.studies.scales import SCALES, Scale
 from vitrail.studies.sets import open_set
-from vitrail.studies.table import Cell, Look, Results, Study
+from vitrail.studies.table import Cell, Images, Look, Results, Study, seeded
+from vitrail.studies.work import Place, with_fresh_positions
 
 SMOKE = SCALES["smoke"]
 
@@ -75,6 +82,12 @@ def test_positions_drawn_anew_are_new_and_everything_else_is_begun_with(whole: A
     assert len(found["distances"]) == whole.results.where(what="first").done[0].cell.work.network.fields["depth"]
     assert 0 < found["uniform_distance"] < 1
     assert vitrail.load(whole.asked.out / "cells" / "tuned_seed0" / "run").config.image_size == (40, 40)
+    first = vitrail.load(whole.asked.out / "cells" / "first_seed0" / "run")
+    before = {name: tensor.clone() for name, tensor in first.named_parameters()}
+    fresh = dict(with_fresh_positions(first, 7).named_parameters())
+    changed = {name for name, tensor in before.items() if not torch.equal(tensor, fresh[name])}
+    assert changed == {"positions.table.0"}
+    assert torch.equal(before["positions.table.0"][0], fresh["positions.table.0"][0])  # the class token's
 
 
 def test_a_study_that_is_stopped_goes_on_and_comes_to_the_same(whole: Any, tmp_path: Path) -> None:
@@ -89,6 +102,50 @@ def test_a_study_that_is_stopped_goes_on_and_comes_to_the_same(whole: Any, tmp_p
     assert len(list((tmp_path / "study" / "cells").glob("*/result.json"))) == 1
     again = run_study(asked(tmp_path / "study"))
     assert numbers(again) == numbers(whole)
+
+
+def test_a_study_that_is_stopped_while_images_are_packed_goes_on(tmp_path: Path) -> None:
+    packing = replace(SMOKE, pack=True)
+    with pytest.raises(KeyboardInterrupt):
+        run_study(asked(tmp_path / "study", scale=packing), stop=lambda: True)
+    assert not (tmp_path / "study" / "cells").exists()
+    assert run_study(asked(tmp_path / "study", scale=packing)).wall_seconds > 0
+
+
+def test_what_begins_with_a_run_that_diverged_diverged_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "carry_out", lambda cell, place: {"diverged": "loss is NaN"})
+    found = numbers(run_study(asked(tmp_path / "study")))
+    assert found["first_seed0"]["diverged"] == "loss is NaN"
+    for name in ("tuned_seed0", "look_seed0"):
+        assert found[name]["diverged"] == "it begins with first_seed0, which diverged"
+    assert found["tuned_seed0"]["parameters"] > 0
+
+
+def test_a_study_lasts_as_long_as_its_queue(tmp_path: Path) -> None:
+    every = cells(SMOKE)
+    seconds = {"first": 5.0, "tuned": 3.0, "look": 2.0}
+    assert [makespan(every, seconds, jobs) for jobs in (1, 2, 8)] == [10.0, 8.0, 8.0]
+    twice = [seeded(cell, seed) for seed in range(2) for cell in every]
+    seconds = {f"{name}_seed{seed}": value for name, value in seconds.items() for seed in range(2)}
+    assert [makespan(twice, seconds, jobs) for jobs in (1, 2, 8)] == [20.0, 10.0, 8.0]
+
+
+def test_minutes_make_a_study_as_long_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "try_kind", lambda given: (2.0, 10.0))  # seconds of a step, and beside the steps
+    place = Place(folder=tmp_path, data=None, packed=None, device="cpu")
+    every = cells(SMOKE)  # 3 steps, then 2
+    run_all = partial(run_jobs, processes=1)
+    assert fitting(every, place, 130.0, 1, run_all) == pytest.approx((130 - 20 - 10) / (2 * 5), rel=1e-2)
+    assert fitting(every, place, 1.0, 1, run_all) == 4.0  # eight steps of the shortest, however few minutes
+
+
+def test_a_set_that_is_not_the_one_counted_with_is_refused(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        for label in "ab":
+            (tmp_path / "oxford-iiit-pet" / split / label).mkdir(parents=True)
+            Image.new("RGB", (8, 8)).save(tmp_path / "oxford-iiit-pet" / split / label / "x.png")
+    with pytest.raises(DataError, match=r"has 2 training images of 2 classes, and the studies count with 3,680 of 37"):
+        open_set(Images(name="oxford-iiit-pet", image_size=8), tmp_path, None)
 
 
 def test_results_of_another_version_of_a_cell_are_refused(whole: Any, tmp_path: Path) -> None:
@@ -155,6 +212,7 @@ def test_sets_that_are_not_there_are_named_before_anything_runs(tmp_path: Path) 
         (["positions", "--seeds", "0"], "seeds"),
         (["speed", "--minutes", "3"], "trains nothing"),
         (["head", "--minutes", "-1"], "minutes"),
+        (["speed", "--jobs", "2"], "one cell after the other"),
         (["head", "--dry-run", "--out", "x"], "does not take --out"),
     ],
 )

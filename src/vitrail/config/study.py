@@ -28,6 +28,8 @@ def check_study(
         whole("seeds", seeds, most=MOST_SEEDS)
     if jobs is not None:
         whole("jobs", jobs, most=MOST_JOBS)
+        if name == "speed" and jobs > 1:
+            raise ConfigError("speed measures one cell after the other, so that jobs must be 1. Leave jobs out.")
     if minutes is not None:
         positive("minutes", minutes)
         if name in UNTRAINED:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 Reals = NDArray[np.float64]
 EXPONENTS = (0.02, 2.5)  # between which both are searched
 GRID, ZOOMS = 13, 6  # places of a search along each exponent, and how often it is repeated around the best
+NUMBERS = 5  # that the law has
 SUPPORTS = [np.array(part) for size in (1, 2, 3) for part in combinations(range(3), size)]
 
 
@@ -107,14 +108,25 @@ class Bootstrap(NamedTuple):
 
 
 def bootstrap_law(parameters: Reals, images: Reals, losses: Reals, *, draws: int = 200, seed: int = 0) -> Bootstrap:
-    """Fit the law to all runs, and to draws of them with repetition."""
+    """Fit the law to all runs, and to draws of them with repetition.
+
+    What is drawn are configurations, each with all its seeds: these share what the law does not say of it.
+    """
     random = np.random.default_rng(seed)
     law = fit_law(parameters, images, losses)
+    _, which = np.unique(np.stack([parameters, images]), axis=1, return_inverse=True)
+    runs = [np.flatnonzero(which == place) for place in range(int(which.max()) + 1)]
     laws = []
     while len(laws) < draws:
-        some = random.integers(0, len(losses), len(losses))
-        if len(set(zip(parameters[some], images[some], strict=True))) >= 5:  # as many as the law has numbers
+        drawn = random.integers(0, len(runs), len(runs))
+        if len(set(drawn.tolist())) >= min(NUMBERS, len(runs)):
+            some = np.concatenate([runs[place] for place in drawn])
             laws.append(fit_law(parameters[some], images[some], losses[some]))
     said = law.loss(parameters, images)
-    spread = np.sqrt(len(losses) / max(len(losses) - 5, 1))  # what five numbers took of the errors
+    spread = np.sqrt(len(runs) / max(len(runs) - NUMBERS, 1))  # what five numbers took of the errors
     return Bootstrap(law, laws, (losses - said) / said * spread)
+
+
+def at_bound(exponent: float) -> bool:
+    """Tell whether an exponent lies at an end of what is searched, so that the runs do not say it."""
+    return exponent < EXPONENTS[0] * 1.01 or exponent > EXPONENTS[1] / 1.01

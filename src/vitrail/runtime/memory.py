@@ -5,9 +5,11 @@ from pathlib import Path
 
 import torch
 
+from vitrail.runtime.machine import resident_memory
+
 # What a process holds of memory that it keeps, of what its tensors need at most: fitted to steps of five ViTs (LOG.md).
 KEPT, LOADED = 1.135, 19 << 20
-STATUS, FORGET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+FORGET = Path("/proc/self/clear_refs")
 
 
 def peak_memory(device: torch.device) -> int | None:
@@ -30,11 +32,7 @@ def held_memory(device: torch.device) -> int | None:
     """Give the bytes that are held now: of the GPU by tensors, else by this process, where the system tells."""
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device)
-    try:
-        said = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
-        return int(said["VmRSS"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return None
+    return resident_memory() or None
 
 
 def forget_peak(device: torch.device) -> bool:

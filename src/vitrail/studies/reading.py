@@ -172,6 +172,8 @@ def in_interval(found: Estimate | None, unit: str, digits: int = 1) -> str:
     if found.interval is None:
         return f"{value}, one seed"
     low, high = found.interval
+    if low == high:
+        return value  # counted
     return f"{value} ({low:{sign}.{digits}f} to {high:{sign}.{digits}f})"
 
 

@@ -57,12 +57,17 @@ class StudyReport:
             "device": ran.device,
             "factor": ran.factor,
             "seconds": round(ran.seconds, 1),
+            "wall_seconds": round(ran.wall_seconds, 1),
             "paper": study.paper,
             "claim": study.claim,
             "verdict": self.reading.verdict,
             "findings": [finding.document() for finding in self.reading.findings],
             "notes": list(self.reading.notes),
             "caveat": study.caveat,
+            "tables": [
+                {"title": table.title, "columns": list(table.columns), "rows": [list(row) for row in table.rows]}
+                for table in self.reading.tables
+            ],
             "cells": [
                 {"name": done.cell.name, "at": dict(done.cell.at), "numbers": done.numbers}
                 for done in self.results.done
@@ -141,7 +146,7 @@ def finding_rows(findings: Sequence[Finding]) -> list[list[str]]:
 
 def digits_of(finding: Finding) -> int:
     """Give the digits behind the point that a finding is worth."""
-    return 1 if finding.unit == "points" else 3 if finding.unit in ("of the side", "cosine") else 2
+    return 1 if finding.unit == "points" else 3 if finding.unit == "cosine" else 2
 
 
 def findings_text(findings: Sequence[Finding]) -> Iterator[str]:
@@ -154,7 +159,9 @@ def markdown(report: StudyReport) -> str:
     """Write a study as Markdown."""
     study, reading, asked = report.study, report.reading, report.ran.asked
     lines = [f"# {study.title}", "", f"{study.paper}. {study.claim}", ""]
-    lines += [f"At the scale `{asked.scale.name}`, {asked.seeds} seeds, on {report.ran.device}.", ""]
+    seeds = f", {asked.seeds} seed{'s' * (asked.seeds > 1)}" if study.seeded else ""
+    took = f"{report.ran.wall_seconds / 60:.1f} minutes by the clock"
+    lines += [f"At the scale `{asked.scale.name}`{seeds}, on {report.ran.device}, {took}.", ""]
     lines += [f"**{reading.verdict.capitalize()}.** {study.caveat}", ""]
     lines += [*markdown_table(FINDING_COLUMNS, finding_rows(reading.findings)), ""]
     for note in reading.notes:

@@ -2,10 +2,11 @@
 
 import os
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from vitrail.files import read_json, short_hash, writing
 from vitrail.runtime.machine import choose_device, one_thread, usable_cores, usual_workers
 from vitrail.runtime.reporter import SILENT, Reporter
 from vitrail.runtime.sharing import shared_gpu
-from vitrail.studies.pool import Job, run_jobs
+from vitrail.studies.pool import Job, Queue, run_jobs
 from vitrail.studies.scales import Scale, lengthened
 from vitrail.studies.sets import check_sets, prepare
 from vitrail.studies.table import Cell, Done, Images, Look, Numbers, Results, Speed, Study, Train
@@ -33,6 +34,8 @@ GPUS = "CUDA_VISIBLE_DEVICES"
 ON_GPU = 8  # small runs that share one GPU (LOG.md)
 SPARE = 0.93  # of the minutes, as machines have moods
 FEWEST = 8  # steps of a run, however few minutes there are
+MOST_TIMES, HALVINGS = 64.0, 30  # of the usual steps that a study is made longer; how finely that is found
+STARTING, REPORT = 10.0, 10.0  # seconds that processes take to start, and that the plots take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +75,7 @@ class Ran:
     results: Results
     factor: float  # of the usual steps
     seconds: float  # of all cells, one after the other
+    wall_seconds: float  # by the clock, of all times that it was run
     device: str
 
 
@@ -81,12 +85,16 @@ def run_study(asked: Asked, report: Reporter = SILENT, stop: Callable[[], bool] 
     cells = asked.cells
     check_names(cells)
     check_sets(images_of(cells), asked.data)
-    begun = begin(asked)
+    begun = begin(asked, device.type)
+    clock = Clock(asked.out / BEGUN, begun, start)
     packed = None
     if asked.scale.pack:
         packed = asked.out / IMAGES
         for images in dict.fromkeys(replace(each, per_class=None, half=None) for each in images_of(cells)):
             prepare(images, asked.data, packed, report)
+            if stop():
+                clock.keep()
+                raise KeyboardInterrupt
     gpus = visible_gpus() if asked.device in (None, "cuda") and device.type == "cuda" else []
     jobs = jobs_for(asked, cells, gpus=max(len(gpus), 1) if device.type == "cuda" else 0)
     workers = 0 if device.type == "cpu" else max(usual_workers(gpu=True) // jobs, 1)
@@ -104,15 +112,42 @@ def run_study(asked: Asked, report: Reporter = SILENT, stop: Callable[[], bool] 
             factor = 1.0
             if asked.minutes is not None:
                 report.note("measuring how long a step of each network takes")
-                left = 60 * asked.minutes * SPARE - (time.monotonic() - start)
+                left = 60 * asked.minutes * SPARE - REPORT - clock.now()
                 factor = fitting(cells, place, left, jobs, run_all)
                 report.note(f"{asked.minutes:g} minutes: {factor:.2f} times the usual steps")
-            write_document(asked.out / BEGUN, {**asked.document(), "factor": factor})
+            begun["factor"] = factor
+            clock.keep()
         cells = [lengthened(cell, factor) for cell in cells]
-        done = run_cells(cells, place, run_all, report)
-    seconds = sum(found["seconds"] for found in done.values())
+        try:
+            done = run_cells(cells, place, run_all, report)
+        finally:
+            clock.keep()
     results = Results(Done(cell=cell, numbers=done[cell.name]["numbers"]) for cell in cells)
-    return Ran(asked=asked, results=results, factor=factor, seconds=seconds, device=device_name(place.device))
+    return Ran(
+        asked=asked,
+        results=results,
+        factor=factor,
+        seconds=sum(found["seconds"] for found in done.values()),
+        wall_seconds=clock.now(),
+        device=device_name(place.device),
+    )
+
+
+@dataclass
+class Clock:
+    """How long a study was run, also before it was interrupted; kept in the document of what was begun."""
+
+    path: Path
+    begun: dict[str, Any]
+    start: float
+
+    def now(self) -> float:
+        """Give the seconds so far."""
+        return self.begun.get("wall_seconds", 0.0) + time.monotonic() - self.start
+
+    def keep(self) -> None:
+        """Write them down."""
+        write_document(self.path, {**self.begun, "wall_seconds": round(self.now(), 1)})
 
 
 def run_cells(
@@ -142,10 +177,21 @@ def do_cell(given: tuple[Cell, Place]) -> dict[str, Any]:
     """Do a cell and keep what it came to."""
     cell, place = given
     start = time.perf_counter()
-    numbers = carry_out(cell, place)
+    numbers = without_begin(cell, place) or carry_out(cell, place)
     found = {"cell": digest(cell), "at": dict(cell.at), "numbers": numbers, "seconds": time.perf_counter() - start}
     write_document(place.of(cell.name) / RESULT, found)
     return found
+
+
+def without_begin(cell: Cell, place: Place) -> Numbers | None:
+    """Give what a cell comes to whose weights to begin with diverged; None where they did not."""
+    if cell.begins is None:
+        return None
+    before = read_json(place.of(cell.begins) / RESULT)["numbers"]
+    if "diverged" not in before:
+        return None
+    counted = costs(cell.work) if isinstance(cell.work, Train) else {}
+    return {"diverged": f"it begins with {cell.begins}, which diverged", **counted}
 
 
 def read_result(cell: Cell, place: Place) -> dict[str, Any] | None:
@@ -189,18 +235,45 @@ def fitting(
             found.setdefault(name.rpartition(" ")[0], []).append(times)
     paces = {kind: max(pace for pace, _ in times) for kind, times in found.items()}
     around = {kind: min(over for _, over in times) for kind, times in found.items()}
-    training = [cell.work for cell in cells if isinstance(cell.work, Train)]
-    stepping = sum(paces[kind_of(work)] * length_of(work)[1] for work in training) / jobs
-    others = sum(around[kind_of(work)] for work in training) / jobs
-    left = seconds - (time.monotonic() - start) - others
-    least = max(FEWEST / length_of(work)[1] for work in training)
-    return max(left / stepping, least)
+    least = max(FEWEST / length_of(cell.work)[1] for cell in cells if isinstance(cell.work, Train))
+    left = seconds - (time.monotonic() - start) - STARTING
+
+    def lasts(factor: float) -> float:
+        times: dict[str, float] = {}
+        for cell in cells:
+            if isinstance(cell.work, Train):
+                kind = kind_of(cell.work)
+                times[cell.name] = around[kind] + factor * paces[kind] * length_of(cell.work)[1]
+        return makespan(cells, times, jobs)
+
+    low, high = least, max(2 * least, 1.0)
+    while lasts(high) < left and high < MOST_TIMES:
+        low, high = high, 2 * high
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if lasts(middle) < left else (low, middle)
+    return low
+
+
+def makespan(cells: Sequence[Cell], seconds: Mapping[str, float], jobs: int) -> float:
+    """Give how long cells of these lengths take, so many at once, in the order in which they are handed out."""
+    queue = Queue(
+        [Job(name=cell.name, do=do_cell, given=None, after=cell.begins, cost=cost_of(cell)) for cell in cells]
+    )
+    going: list[tuple[float, str]] = []
+    now = 0.0
+    while queue.left or going:
+        while len(going) < jobs and (job := queue.take()) is not None:
+            heappush(going, (now + seconds.get(job.name, 0.0), job.name))
+        now, name = heappop(going)
+        queue.done.add(name)
+    return now
 
 
 def kind_of(work: Train) -> str:
     """Tell runs apart whose steps may take differently long."""
-    names = ("batch_size", "image_size", "optimizer", "objective")
-    measured = (work.images.name, work.few, work.patience)
+    names = ("batch_size", "image_size", "objective")
+    measured = (work.images.name, work.few, work.patience is None, type(work.fields.get("optimizer")).__name__)
     return repr((work.network, work.images.image_size, [work.fields.get(name) for name in names], measured))
 
 
@@ -211,21 +284,24 @@ def try_kind(given: tuple[Train, Place]) -> tuple[float, float]:
     return try_out(work, place)
 
 
-def begin(asked: Asked) -> dict[str, Any]:
-    """Make the folder, or find what was begun there; refuse another study's."""
-    path = asked.out / BEGUN
+def begin(asked: Asked, device: str) -> dict[str, Any]:
+    """Make the folder, or find what was begun there; refuse another study's, and one of another kind of device."""
+    path, said = asked.out / BEGUN, {**asked.document(), "device": device}
     if path.is_file():
         found = read_json(path)
-        said, before = asked.document(), {name: found.get(name) for name in asked.document()}
+        before = {name: found.get(name) for name in said}
         if before != said:
             other = ", ".join(f"{name}={before[name]}" for name in said if before[name] != said[name])
             raise ConfigError(f"{asked.out} holds a study that was begun with {other}. Give another folder.")
         return found
-    if asked.out.exists() and (not asked.out.is_dir() or any(asked.out.iterdir())):
+    if asked.out.exists() and not asked.out.is_dir():
+        raise ConfigError(f"{asked.out} is a file. Give a folder.")
+    if asked.out.exists() and any(asked.out.iterdir()):
         raise ConfigError(f"{asked.out} is no folder of a study, and not empty. Give another folder.")
     with writing(asked.out):
         asked.out.mkdir(parents=True, exist_ok=True)
-    return {}
+    write_document(path, said)
+    return said
 
 
 def jobs_for(asked: Asked, cells: Sequence[Cell], *, gpus: int) -> int:

@@ -83,6 +83,11 @@ class Scale:
         )
         return Cell(at=at, work=work)
 
+    @property
+    def metric(self) -> str:
+        """What the paper compares in its ablations: few shots; at smaller scales accuracy, which is less noisy."""
+        return "fewshot" if self.name == "paper" else "accuracy"
+
     def recipe_of(self, network: Network) -> str:
         """Give the recipe of a network; of one that Table 3 has no row of, that of ViT-B/16."""
         named = self.recipe.format(model=network.model)

@@ -97,6 +97,16 @@ def check_sets(needed: list[Images], data: Path | None) -> None:
     )
 
 
+def check_counts(name: str, train: Source) -> None:
+    """Refuse a set whose training images are not those that a study counts with."""
+    known, classes = KNOWN[name], len(train.class_names)
+    if not name.startswith(SCENES) and (len(train), classes) != known[:2]:
+        raise DataError(
+            f"{name} has {len(train):,} training images of {classes:,} classes, and the studies count with "
+            f"{known.images:,} of {known.classes:,}{f' ({known.words})' if known.words else ''}. Give that set."
+        )
+
+
 def half_of(source: Source, half: Literal["first", "second"]) -> Source:
     """Give the images of every second class, by name, or of the others."""
     names = sorted(source.class_names)
@@ -123,6 +133,8 @@ def _open(images: Images, data: Path | None) -> dict[str, Source]:
         assert data is not None
         splits = open_data(data / images.name)
     test = next((splits[name] for name in ("test", "val") if name in splits), None)
+    if "train" in splits:
+        check_counts(images.name, splits["train"])
     if "train" not in splits or test is None:
         raise DataError(f"{images.name} needs a train split and a test or val split; there are: {', '.join(splits)}.")
     return {"train": splits["train"], "test": test}
@@ -156,5 +168,6 @@ def _packed(place: Path, images: Images) -> dict[str, Source] | None:
         if all((path / "packed.json").is_file() for path in found.values()):
             made = {split: PackedSource(path) for split, path in found.items()}
             if all(source.shape[:2] == (images.image_size,) * 2 for source in made.values()):
+                check_counts(images.name, made["train"])
                 return dict(made)
     return None

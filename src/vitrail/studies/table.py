@@ -70,6 +70,7 @@ class Speed:
     image_size: int
     memory: float | None = None  # GiB that a training step may take; None: what the device has
     most: int = 1024  # images of a batch
+    seconds: float = 0.3  # that is timed, at each batch and in each repeat
 
 
 @dataclass(frozen=True, kw_only=True)

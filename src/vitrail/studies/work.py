@@ -24,7 +24,7 @@ from vitrail.inspection import attention_distance, filter_components, position_s
 from vitrail.inspection.study import draw_images
 from vitrail.inspection.views import views_of
 from vitrail.models import Model, ViT, create
-from vitrail.models.build import draw
+from vitrail.models.build import build, draw
 from vitrail.ops.cost.counts import Step, exaflops, forward_macs, parameters, peak_memory
 from vitrail.ops.cost.fit import SHARE, largest_batch
 from vitrail.runtime.machine import choose_device, free_memory
@@ -40,7 +40,6 @@ RUN = "run"
 TRIAL, EVERY, COUNTED = 24, 4, 3  # steps of a trial, how often they are timed, and how many of these times count
 EVALUATIONS = 8  # of a run that may stop early
 REPEATS = 3
-SECONDS = 0.3  # that a speed is timed for, at each batch and in each repeat
 BATCHES = (1, 8, 64, 256, 1024)
 ONE = 1000  # classes of what is only counted or timed, as ImageNet's
 
@@ -106,7 +105,9 @@ def train(cell: Cell, work: Train, place: Place) -> Numbers:
 def try_out(work: Train, place: Place) -> tuple[float, float]:
     """Give the seconds of a step of a run, and those beside its steps, from a short one of which nothing is kept."""
     fields = {**work.fields, **lengths(TRIAL), "log_every": EVERY}
-    trial = replace(work, fields=fields, begins=None, fresh_positions=False)
+    if work.patience is not None:
+        fields["evaluate_every"] = TRIAL // EVALUATIONS
+    trial = replace(work, fields=fields, begins=None, fresh_positions=False, patience=None)
     with tempfile.TemporaryDirectory() as folder:
         aside = replace(place, folder=Path(folder))
         start, cell = time.perf_counter(), Cell(at={"trial": 0}, work=trial)
@@ -136,7 +137,7 @@ def asked_of(work: Train, place: Place) -> dict[str, Any]:
             begins = with_fresh_positions(load(begins, image_size=fields["image_size"]), fields.get("seed", 0))
     if work.patience is not None:
         splits = {"train": splits["train"], "val": splits["test"]}
-        every = max(fields["steps"] // EVALUATIONS, 1)
+        every = max(length_of(work)[1] // EVALUATIONS, 1)
         fields |= {"patience": work.patience, "evaluate_every": every, "result": "best"}
     if place.device.startswith("cuda"):
         fields.setdefault("augment_on", "device")
@@ -198,25 +199,26 @@ def time_forward(work: Speed, device: str) -> Numbers:
     for batch in (each for each in BATCHES if each <= work.most):
         if rates and peak_memory(config, Step(kind="infer", batch=batch)).total > SHARE * free_memory(place):
             break
-        rates[batch] = _rate(model, batch, work.image_size, place)
+        rates[batch] = _rate(model, batch, work, place)
     best = max(rates, key=lambda batch: rates[batch])
-    repeats = [_rate(model, best, work.image_size, place) for _ in range(REPEATS)]
-    room = int(work.memory * 2**30) if work.memory else torch.cuda.mem_get_info(place)[1] if gpu else free_memory(place)
+    repeats = [_rate(model, best, work, place) for _ in range(REPEATS)]
+    whole = torch.cuda.mem_get_info(place)[1] if gpu else free_memory(place)
+    room = int(work.memory * 2**30) if work.memory else int(SHARE * whole)
     found = {"images_per_second": statistics.median(repeats), "repeats": repeats, "batch": best}
     kind = {"precision": "bfloat16", "device": "cuda"} if gpu else {"precision": "float32", "device": "cpu"}
     most = largest_batch(config, Step(kind="train", batch=1, **kind), room)  # pyright: ignore[reportArgumentType]
     return {**count(config), **found, "largest_batch": most}
 
 
-def _rate(model: Model, batch: int, side: int, device: torch.device) -> float:
+def _rate(model: Model, batch: int, work: Speed, device: torch.device) -> float:
     """Give images a second of forward passes, bfloat16 on a GPU."""
-    gpu = device.type == "cuda"
+    gpu, side = device.type == "cuda", work.image_size
     images = torch.rand(batch, 3, side, side, generator=torch.Generator().manual_seed(0)).to(device) * 2 - 1
     with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=gpu):
         for _ in range(2):
             model(images)
         done, start = 0, _now(device)
-        while (taken := _now(device) - start) < SECONDS or not done:
+        while (taken := _now(device) - start) < work.seconds or not done:
             for _ in range(max(1, min(64 // batch, 8)) if gpu else 1):
                 model(images)
                 done += 1
@@ -237,9 +239,12 @@ def look(work: Look, place: Place) -> Numbers:
         raise ConfigError(f"{work.begins} is a ResNet, which has no attention.")
     images = views_of(model, source, draw_images(source, work.count))[0].images
     far = attention_distance(model, images, normalized=True).mean(dim=0) / model.config.image_size[1]  # L h
+    fresh = build(model.config, seed=0, device=place.device)
+    begun = attention_distance(fresh, images, normalized=True).mean(dim=0) / model.config.image_size[1]
     filters, shares = filter_components(model)
     return {
         "distances": [[round(float(value), 5) for value in layer] for layer in far],
+        "fresh_distances": [[round(float(value), 5) for value in layer] for layer in begun],
         "uniform_distance": uniform_distance(*model.config.grid),
         "filters": packed_numbers(filters.cpu().numpy()),
         "filter_shares": [round(float(share), 5) for share in shares],

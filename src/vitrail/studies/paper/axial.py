@@ -29,7 +29,7 @@ def read(results: Results, scale: Scale) -> Reading:
         findings.append(
             Finding(
                 says=f"axial against full attention, patches of {patch}",
-                estimate=paired(points(one), points(other)),
+                estimate=paired(points(one, scale.metric), points(other, scale.metric)),
                 expects="more",
                 published="Axial-B/32 and B/16 are ahead of ViT-B/32 and B/16",
             )

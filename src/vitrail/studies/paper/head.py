@@ -25,10 +25,10 @@ def cells(scale: Scale) -> list[Cell]:
 
 
 def read(results: Results, scale: Scale) -> Reading:
-    """Compare the two, each at its own best rate, and at the class token's."""
+    """Compare the two, each at its own best rate."""
     rates = RATES[scale.name]
     by = {pooling: {rate: results.where(pooling=pooling, rate=rate) for rate in rates} for pooling in POOLINGS}
-    chosen = {pooling: best(by[pooling]) for pooling in POOLINGS}
+    chosen = {pooling: best(by[pooling], scale.metric) for pooling in POOLINGS}
     rows = [
         [f"{rate:g}", *(shown(percent(by[pooling][rate])) for pooling in POOLINGS)]
         + [shown(percent(by[pooling][rate], "fewshot")) for pooling in POOLINGS]
@@ -36,7 +36,7 @@ def read(results: Results, scale: Scale) -> Reading:
     ]
     columns = ["learning rate", *(f"{words}, %" for words in POOLINGS.values())]
     columns += [f"{words}, {scale.shots}-shot, %" for words in POOLINGS.values()]
-    own = paired(points(by["mean"][chosen["mean"]]), points(by["token"][chosen["token"]]))
+    own = paired(*(points(by[pooling][chosen[pooling]], scale.metric) for pooling in ("mean", "token")))
     finding = Finding(
         says=f"mean at its best rate ({chosen['mean']:g}) against class token at its own ({chosen['token']:g})",
         estimate=own,
@@ -58,7 +58,10 @@ def read(results: Results, scale: Scale) -> Reading:
             )
         ],
     )
-    return Reading(findings=[finding], tables=[Table("Accuracy by learning rate", columns, rows)], plots=[plot])
+    edges = [POOLINGS[pooling] for pooling in POOLINGS if chosen[pooling] in (rates[0], rates[-1])]
+    notes = [f"The best rate of {name} lies at the edge of those tried." for name in edges]
+    tables = [Table("Accuracy by learning rate", columns, rows)]
+    return Reading(findings=[finding], tables=tables, plots=[plot], notes=notes)
 
 
 STUDY = Study(

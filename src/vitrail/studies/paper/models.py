@@ -1,6 +1,7 @@
 """Table 1: the models, counted, beside what the authors' code has."""
 
-from vitrail.studies.reading import Finding, Reading, Table, exactly
+from vitrail.figures.studies import Panel, Series
+from vitrail.studies.reading import Finding, Plot, Reading, Table, exactly
 from vitrail.studies.scales import Scale
 from vitrail.studies.table import Cell, Count, Network, Results, Study
 
@@ -46,7 +47,21 @@ def read(results: Results, scale: Scale) -> Reading:
         margin=0.5,
         published="0",
     )
-    return Reading(findings=[finding], tables=[Table("Models, 1,000 classes at 224 pixels", columns, rows)])
+    names = list(PUBLISHED)
+    panels = [
+        Panel(
+            title=title,
+            x_label="million parameters",
+            y_label="",
+            categories=names,
+            series=[Series(name="", x=range(len(names)), y=[values[name] / 1e6 for name in names])],
+            published=published,
+        )
+        for title, values, published in (("counted here", counted, False), ("the authors' code", PUBLISHED, True))
+    ]
+    plot = Plot("models", "Parameters", "Parameters with 1,000 classes at 224 pixels.", panels)
+    tables = [Table("Models, 1,000 classes at 224 pixels", columns, rows)]
+    return Reading(findings=[finding], tables=tables, plots=[plot])
 
 
 STUDY = Study(

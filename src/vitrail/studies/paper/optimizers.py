@@ -3,7 +3,20 @@
 from typing import Any
 
 from vitrail.config.recipe import SGD
-from vitrail.studies.reading import Finding, Reading, Table, best, mean_by_seed, paired, percent, points, shown
+from vitrail.figures.studies import Panel, Series
+from vitrail.studies.reading import (
+    Finding,
+    Plot,
+    Reading,
+    Table,
+    best,
+    dots,
+    mean_by_seed,
+    paired,
+    percent,
+    points,
+    shown,
+)
 from vitrail.studies.scales import Scale
 from vitrail.studies.table import Cell, Network, Results, Study
 
@@ -43,7 +56,7 @@ def _one(scale: Scale, at: dict[str, str | float], network: Network) -> list[Cel
 
 def read(results: Results, scale: Scale) -> Reading:
     """Compare the two, each at the rate that is best upstream."""
-    rates, rows, findings = RATES[scale.name], [], []
+    rates, rows, findings, notes = RATES[scale.name], [], [], []
     targets = [name for name in results.values("on") if name != "upstream"]
     for model in results.values("model"):
         of = results.where(model=model)
@@ -51,6 +64,11 @@ def read(results: Results, scale: Scale) -> Reading:
             kind: best({rate: of.where(optimizer=kind, rate=rate, on="upstream") for rate in rates[kind]})
             for kind in rates
         }
+        notes += [
+            f"{model}: the best rate of {kind}, {chosen[kind]:g}, lies at the edge of those tried."
+            for kind in rates
+            if len(rates[kind]) > 1 and chosen[kind] in (rates[kind][0], rates[kind][-1])
+        ]
         for kind in rates:
             for rate in rates[kind]:
                 at = of.where(optimizer=kind, rate=rate)
@@ -85,7 +103,36 @@ def read(results: Results, scale: Scale) -> Reading:
         Table("Accuracy by the optimizer of pre-training", columns, rows),
         Table("The paper's Table 7, mean of five targets", ["model", "Adam, %", "SGD, %"], published),
     ]
-    return Reading(findings=findings, tables=tables)
+    return Reading(findings=findings, tables=tables, plots=[plot_of(results, targets)], notes=notes)
+
+
+def plot_of(results: Results, targets: list[str]) -> Plot:
+    """Draw every optimizer and rate on every target, beside Table 7."""
+    runs = {
+        f"{model}, {kind} {rate:g}": results.where(model=model, optimizer=kind, rate=rate)
+        for model in results.values("model")
+        for kind in results.values("optimizer")
+        for rate in results.where(optimizer=kind).values("rate")
+    }
+    series = [dots(name, [part.where(on=name) for part in runs.values()]) for name in ("upstream", *targets)]
+    means = [value for row in TABLE_7.values() for value in row.values()]
+    published = Series(name="mean of five targets", x=range(len(means)), y=means)
+    return Plot(
+        "optimizers",
+        "Accuracy by the optimizer of pre-training",
+        "Means over seeds with 95 % intervals, by optimizer and rate. Beside it Table 7.",
+        [
+            Panel(title="here", x_label="accuracy, %", y_label="", categories=list(runs), series=series),
+            Panel(
+                title="Table 7",
+                x_label="accuracy, %",
+                y_label="",
+                categories=[f"{model}, {kind}" for model, row in TABLE_7.items() for kind in row],
+                series=[published],
+                published=True,
+            ),
+        ],
+    )
 
 
 STUDY = Study(

@@ -18,7 +18,9 @@ def sides(scale: Scale) -> list[int]:
 
 def cells(scale: Scale) -> list[Cell]:
     """One pre-training, and a fine-tuning for each side and kind of positions."""
-    first = scale.pretrain({"side": scale.upstream.image_size, "positions": "pre-trained"}, scale.networks["ViT"])
+    first = scale.pretrain(
+        {"side": scale.upstream.image_size, "positions": "pre-trained"}, scale.networks["ViT"], few=False
+    )
     made = [first]
     for side in sides(scale):
         images = replace(scale.targets[0], image_size=side)

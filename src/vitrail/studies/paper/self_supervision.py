@@ -100,5 +100,6 @@ STUDY = Study(
     claim="Pre-training by masked patch prediction is better than none, and worse than pre-training with labels.",
     cells=cells,
     read=read,
-    caveat="Labels are of 100 classes and 25,000 images here, not of thousands and millions.",
+    caveat="Below the paper's scale labels are of few classes and of 1,000 or 25,000 images, not of thousands and of "
+    "millions.",
 )

@@ -68,7 +68,7 @@ def read(results: Results, scale: Scale) -> Reading:
             rows.append(
                 [words, f"{value}", f"{part.first('gmacs'):.3f}", shown(percent(part)), shown(percent(part, "fewshot"))]
             )
-        slopes[axis] = slope_by_seed(compute, parts)
+        slopes[axis] = slope_by_seed(compute, parts, scale.metric)
         series.append(curve(words, sorted(zip(compute, parts, strict=True), key=lambda each: each[0])))
     findings = [
         Finding(
@@ -76,6 +76,15 @@ def read(results: Results, scale: Scale) -> Reading:
             estimate=paired(slopes["depth"], slopes["width"]),
             expects="more",
             published="depth gains most, width least",
+        ),
+        *(
+            Finding(
+                says=f"points for each doubling of compute by {AXES[one]}, less those by {AXES[other]}",
+                estimate=paired(slopes[one], slopes[other]),
+                expects="more",
+                published="depth gains most, width least",
+            )
+            for one, other in (("depth", "mlp"), ("mlp", "width"))
         ),
         Finding(
             says="points for each doubling of compute by smaller patches",
@@ -107,9 +116,9 @@ def read(results: Results, scale: Scale) -> Reading:
     return Reading(findings=findings, tables=tables, plots=[plot])
 
 
-def slope_by_seed(compute: list[float], parts: list[Results]) -> dict[int, float]:
+def slope_by_seed(compute: list[float], parts: list[Results], metric: str = "accuracy") -> dict[int, float]:
     """Give the points that a doubling of compute gains, by least squares, for each seed that has all values."""
-    found = [points(part) for part in parts]
+    found = [points(part, metric) for part in parts]
     places = [math.log2(each) for each in compute]
     middle = sum(places) / len(places)
     square = sum((place - middle) ** 2 for place in places)
