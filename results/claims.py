@@ -16,11 +16,11 @@ PAGE = HERE.parent / "docs" / "claims.md"
 FIGURES = HERE.parent / "docs" / "claims"
 SEEDS = 3
 NOTHING = Count(network=Network(model="ViT-B/16"))  # of cells whose places alone are read
-HEAD = """What the paper claims, tried again at a small scale: models of up to some million parameters, 2,000 to 50,000
-images, minutes of a CPU or of one GPU; each section says which. A difference is the mean over three seeds with its 95 %
-interval (Student's t). *Confirmed* and *contradicted* are said where the interval says so; *equal* has a margin, which is
-said; everything else is *not seen*. A small scale can contradict itself and not the paper: each claim has a line on what it
-cannot tell.
+HEAD = """What the paper claims, tried again at a small scale: models of up to some million parameters, 2,000 to
+50,000 images, minutes of a CPU or of one GPU; each section says which. A difference is the mean over three seeds with
+its 95 % interval (Student's t). *Confirmed* and *contradicted* are said where the interval says so; *equal* has a
+margin, which is said; everything else is *not seen*. A small scale can contradict itself and not the paper: each claim
+has a line on what it cannot tell.
 
 This page is written by `python results/claims.py` from the kept files under `results/studies`, and a test compares the
 two. `vitrail study NAME --scale gpu --data FOLDER` runs a study again; [studies.md](studies.md) says how.

@@ -20,12 +20,13 @@ import vitrail
 from vitrail.cli import main
 from vitrail.config.study import STUDY_NAMES
 from vitrail.errors import CheckpointError, ConfigError, DataError
-from vitrail.studies import runner
+from vitrail.studies import minutes, runner
+from vitrail.studies.minutes import fitting, makespan
 from vitrail.studies.pool import run_jobs
 from vitrail.studies.reading import Reading, Table
 from vitrail.studies.report import StudyReport
 from vitrail.studies.run import STUDIES
-from vitrail.studies.runner import Asked, fitting, jobs_for, makespan, run_study, visible_gpus
+from vitrail.studies.runner import Asked, jobs_for, run_study, visible_gpus
 from vitrail.studies.scales import SCALES, Scale
 from vitrail.studies.sets import open_set
 from vitrail.studies.table import Cell, Images, Look, Results, Study, seeded
@@ -131,7 +132,7 @@ def test_a_study_lasts_as_long_as_its_queue(tmp_path: Path) -> None:
 
 
 def test_minutes_make_a_study_as_long_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "try_kind", lambda given: (2.0, 10.0))  # seconds of a step, and beside the steps
+    monkeypatch.setattr(minutes, "try_kind", lambda given: (2.0, 10.0))  # seconds of a step, and beside the steps
     place = Place(folder=tmp_path, data=None, packed=None, device="cpu")
     every = cells(SMOKE)  # 3 steps, then 2
     run_all = partial(run_jobs, processes=1)

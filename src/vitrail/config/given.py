@@ -176,9 +176,11 @@ def _read_training(name: str | None, settings: Sequence[str], given: Mapping[str
     for each in ("scratch", "finetune/imagenet") if name is None else (name,):
         try:
             found = read_settings(Training, vars(recipe(each, examples=1).training), settings, given)
+            known = {
+                name for name, hint in hints(Training).items() if not parts_of(hint)
+            }  # a word may stand for a part
             return {
-                name: check_field(Training, name, value) if name in hints(Training) else value
-                for name, value in found.items()
+                name: check_field(Training, name, value) if name in known else value for name, value in found.items()
             }
         except ConfigError as error:
             refused.append(error)

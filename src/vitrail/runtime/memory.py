@@ -9,13 +9,16 @@ from vitrail.runtime.machine import resident_memory
 
 # What a process holds of memory that it keeps, of what its tensors need at most: fitted to steps of five ViTs (LOG.md).
 KEPT, LOADED = 1.135, 19 << 20
-FORGET = Path("/proc/self/clear_refs")
+STATUS, FORGET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def peak_memory(device: torch.device) -> int | None:
     """Give the most bytes that were held: of the GPU by tensors, else by this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    if STATUS.is_file():  # what getrusage says is never forgotten, nor what was before an exec
+        said = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
+        return int(said["VmHWM"].split()[0]) * 1024
     try:
         import resource
     except ImportError:  # Windows

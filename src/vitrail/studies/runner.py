@@ -2,11 +2,10 @@
 
 import os
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
-from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,12 @@ from vitrail.files import read_json, short_hash, writing
 from vitrail.runtime.machine import choose_device, one_thread, usable_cores, usual_workers
 from vitrail.runtime.reporter import SILENT, Reporter
 from vitrail.runtime.sharing import shared_gpu
-from vitrail.studies.pool import Job, Queue, run_jobs
+from vitrail.studies.minutes import cost_of, fitting
+from vitrail.studies.pool import Job, run_jobs
 from vitrail.studies.scales import Scale, lengthened
 from vitrail.studies.sets import check_sets, prepare
 from vitrail.studies.table import Cell, Done, Images, Look, Numbers, Results, Speed, Study, Train
-from vitrail.studies.work import Place, carry_out, costs, length_of, try_out
+from vitrail.studies.work import Place, carry_out, costs
 
 FORMAT = "vitrail study 1"
 BEGUN, RESULT, IMAGES = "begun.json", "result.json", "images"
@@ -33,9 +33,7 @@ THREADS: tuple[str, ...] = (
 GPUS = "CUDA_VISIBLE_DEVICES"
 ON_GPU = 8  # small runs that share one GPU (LOG.md)
 SPARE = 0.93  # of the minutes, as machines have moods
-FEWEST = 8  # steps of a run, however few minutes there are
-MOST_TIMES, HALVINGS = 64.0, 30  # of the usual steps that a study is made longer; how finely that is found
-STARTING, REPORT = 10.0, 10.0  # seconds that processes take to start, and that the plots take
+REPORT = 10.0  # seconds that the plots take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,78 +210,6 @@ def digest(cell: Cell) -> str:
     return short_hash(repr(cell)).hex()
 
 
-def fitting(
-    cells: Sequence[Cell],
-    place: Place,
-    seconds: float,
-    jobs: int,
-    run_all: Callable[..., Generator[tuple[str, Any], None, None]],
-) -> float:
-    """Give how many times the usual steps fit into so many seconds: each kind of run is tried, as many at once."""
-    start = time.monotonic()
-    kinds: dict[str, Train] = {}
-    for cell in cells:
-        if isinstance(cell.work, Train):
-            kinds.setdefault(kind_of(cell.work), cell.work)
-    if not kinds:
-        return 1.0
-    tried = [(kind, number) for number in range(-(-min(jobs, len(cells)) // len(kinds))) for kind in kinds]
-    trials = [Job(name=f"{kind} {number}", do=try_kind, given=(kinds[kind], place)) for kind, number in tried]
-    found: dict[str, list[tuple[float, float]]] = {}
-    with closing(run_all(trials)) as ended:
-        for name, times in ended:
-            found.setdefault(name.rpartition(" ")[0], []).append(times)
-    paces = {kind: max(pace for pace, _ in times) for kind, times in found.items()}
-    around = {kind: min(over for _, over in times) for kind, times in found.items()}
-    least = max(FEWEST / length_of(cell.work)[1] for cell in cells if isinstance(cell.work, Train))
-    left = seconds - (time.monotonic() - start) - STARTING
-
-    def lasts(factor: float) -> float:
-        times: dict[str, float] = {}
-        for cell in cells:
-            if isinstance(cell.work, Train):
-                kind = kind_of(cell.work)
-                times[cell.name] = around[kind] + factor * paces[kind] * length_of(cell.work)[1]
-        return makespan(cells, times, jobs)
-
-    low, high = least, max(2 * least, 1.0)
-    while lasts(high) < left and high < MOST_TIMES:
-        low, high = high, 2 * high
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if lasts(middle) < left else (low, middle)
-    return low
-
-
-def makespan(cells: Sequence[Cell], seconds: Mapping[str, float], jobs: int) -> float:
-    """Give how long cells of these lengths take, so many at once, in the order in which they are handed out."""
-    queue = Queue(
-        [Job(name=cell.name, do=do_cell, given=None, after=cell.begins, cost=cost_of(cell)) for cell in cells]
-    )
-    going: list[tuple[float, str]] = []
-    now = 0.0
-    while queue.left or going:
-        while len(going) < jobs and (job := queue.take()) is not None:
-            heappush(going, (now + seconds.get(job.name, 0.0), job.name))
-        now, name = heappop(going)
-        queue.done.add(name)
-    return now
-
-
-def kind_of(work: Train) -> str:
-    """Tell runs apart whose steps may take differently long."""
-    names = ("batch_size", "image_size", "objective")
-    measured = (work.images.name, work.few, work.patience is None, type(work.fields.get("optimizer")).__name__)
-    return repr((work.network, work.images.image_size, [work.fields.get(name) for name in names], measured))
-
-
-def try_kind(given: tuple[Train, Place]) -> tuple[float, float]:
-    """Give the seconds of a step, and what a run takes beside its steps once its model was compiled before."""
-    work, place = given
-    try_out(work, place)
-    return try_out(work, place)
-
-
 def begin(asked: Asked, device: str) -> dict[str, Any]:
     """Make the folder, or find what was begun there; refuse another study's, and one of another kind of device."""
     path, said = asked.out / BEGUN, {**asked.document(), "device": device}
@@ -316,11 +242,6 @@ def visible_gpus() -> list[str]:
     """Name the GPUs that this process may use, as the environment of another one names them."""
     said = os.environ.get(GPUS)
     return said.split(",") if said else [str(number) for number in range(torch.cuda.device_count())]
-
-
-def cost_of(cell: Cell) -> float:
-    """Say how dear a cell is beside others, so that the longest begin first."""
-    return float(costs(cell.work)["exaflops"]) if isinstance(cell.work, Train) else 0.0
 
 
 def images_of(cells: Sequence[Cell]) -> list[Images]:
