@@ -113,6 +113,7 @@ def odd_ones(data: bytes) -> dict[str, bytes]:
         "900x700.jpg": encoded(wide, "JPEG", quality=90),
         "900x700-444.jpg": encoded(wide, "JPEG", quality=90, subsampling=0),
         "900x700.png": encoded(wide, "PNG"),
+        "903x701.jpg": encoded(picture.resize((903, 701), Image.Resampling.BICUBIC), "JPEG", quality=90),
         "progressive.jpg": encoded(wide, "JPEG", progressive=True),
         "large.jpg": encoded(large_photo, "JPEG", quality=90),
         "large-turned.jpg": encoded(large_photo, "JPEG", quality=90, exif=turned),

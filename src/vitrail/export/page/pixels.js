@@ -7,14 +7,33 @@ const BITS = 15; // of a whole weight, without its sign
 const MOST_BITS = 22;
 const UNREADABLE = "This is no image that the browser can read. JPEG, PNG, WebP, GIF, BMP and AVIF are.";
 
-// Decode a file: its picture, to be shown, and its levels. A large JPEG is made a half, a quarter or an eighth first
-// where both sides stay `least` pixels, which is what the decoder behind `predict` gives: means of squares of pixels.
+// Decode a file: its picture, to be shown, and its levels. A large JPEG is read at a half, a quarter or an eighth where
+// both sides stay `least` pixels, as `predict` reads it.
 async function decode(file, least, channels) {
   const options = { imageOrientation: "from-image", colorSpaceConversion: "none", premultiplyAlpha: "none" };
   const bitmap = await createImageBitmap(file, options).catch(() => Promise.reject(new Error(UNREADABLE)));
   const fits = (by) => bitmap.width >= by * least && bitmap.height >= by * least;
   const shrink = least > 0 && (await isUprightJpeg(file)) ? ([8, 4, 2].find(fits) ?? 1) : 1;
-  return { bitmap, image: readLevels(bitmap, shrink, channels) };
+  const small = shrink > 1 ? await decodeSmaller(file, bitmap, shrink) : null;
+  return { bitmap, image: small ? readLevels(small, 1, channels) : readLevels(bitmap, shrink, channels) };
+}
+
+// Let the browser's decoder of JPEG give a smaller picture by itself, exactly as `predict` has it; null where it cannot.
+async function decodeSmaller(file, bitmap, shrink) {
+  const [width, height] = [bitmap.width, bitmap.height].map((side) => Math.ceil(side / shrink));
+  try {
+    const how = { type: "image/jpeg", colorSpaceConversion: "none", desiredWidth: width, desiredHeight: height };
+    const decoder = new ImageDecoder({ data: await file.arrayBuffer(), ...how });
+    const { image } = await decoder.decode();
+    const data = new Uint8ClampedArray(4 * width * height);
+    const fits = image.codedWidth === width && image.codedHeight === height;
+    if (fits) await image.copyTo(data, { format: "RGBA" });
+    image.close();
+    decoder.close();
+    return fits ? await createImageBitmap(new ImageData(data, width, height)) : null;
+  } catch {
+    return null; // a browser without it, or without this format
+  }
 }
 
 // Whether a file is a JPEG whose camera was held upright: its Exif says 1, or nothing.
@@ -38,7 +57,8 @@ async function isUprightJpeg(file) {
   return head.byteLength > 1 && head.getUint16(0) === 0xffd8;
 }
 
-// Read a picture on white, band by band, since a canvas has a largest size; squares of `shrink` pixels become one.
+// Read a picture on white, band by band, since a canvas has a largest size. Squares of `shrink` pixels become their mean,
+// which decoders of JPEG give too, but for the rounding of what the file keeps: brightness and two colours.
 function readLevels(bitmap, shrink, channels) {
   const [height, width] = [bitmap.height, bitmap.width].map((side) => Math.ceil(side / shrink));
   const levels = new Uint8ClampedArray(height * width * channels);
@@ -66,16 +86,25 @@ function readLevels(bitmap, shrink, channels) {
             blue += data[at + 2];
           }
         }
+        if (shrink > 1) [red, green, blue] = asKept(red / pixels, green / pixels, blue / pixels);
         const to = channels * ((top / shrink + row) * width + column);
         if (channels === 3) {
-          levels[to] = red / pixels;
-          levels[to + 1] = green / pixels;
-          levels[to + 2] = blue / pixels;
-        } else levels[to] = ((19595 * red + 38470 * green + 7471 * blue) / pixels + 32768) >> 16; // ITU-R 601
+          levels[to] = red;
+          levels[to + 1] = green;
+          levels[to + 2] = blue;
+        } else levels[to] = (19595 * red + 38470 * green + 7471 * blue + 32768) >> 16; // ITU-R 601
       }
     }
   }
   return { height, width, channels, levels };
+}
+
+// Round a colour as a JPEG does: brightness and two colours are whole (ITU-R 601), and so is what becomes of them.
+function asKept(red, green, blue) {
+  const light = 0.299 * red + 0.587 * green + 0.114 * blue;
+  const [bright, toBlue, toRed] = [light, (blue - light) / 1.772, (red - light) / 1.402].map(Math.round);
+  const made = [bright + 1.402 * toRed, bright - 0.344136 * toBlue - 0.714136 * toRed, bright + 1.772 * toBlue];
+  return made.map((level) => Math.min(Math.max(Math.round(level), 0), 255));
 }
 
 // Cut out the middle.
