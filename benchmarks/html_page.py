@@ -54,7 +54,9 @@ def main() -> None:
         page.goto(path.as_uri())
         for what, some in (("images", images), ("odd ones", odd)):
             compare(page, model, what, some)
-        print(f"requests and console: {[each[:100] for each in troubles[1:] if not each.startswith(('blob:', 'data:'))]}")  # noqa: T201
+        print(
+            f"requests and console: {[each[:100] for each in troubles[1:] if not each.startswith(('blob:', 'data:'))]}"
+        )  # noqa: T201
         browser.close()
 
 

@@ -121,14 +121,20 @@ def _check(model: Model, precision: Precision) -> ViT:
         raise ConfigError("the page names classes; got a model without a classifier. Fine-tune it first.")
     if config.channels not in (1, 3):
         raise ConfigError(f"images have 1 or 3 channels; the model reads {config.channels}. Export it to onnx.")
-    check_weights(model)
-    size = sum(parameter.numel() for parameter in model.parameters()) * {"float32": 4, "float16": 2, "int8": 1}[precision]
+    size = (
+        sum(parameter.numel() for parameter in model.parameters()) * {"float32": 4, "float16": 2, "int8": 1}[precision]
+    )
     if size > MOST_BYTES:
-        least = "int8" if precision != "int8" and size * {"float32": 0.25, "float16": 0.5}[precision] <= MOST_BYTES else None
+        least = (
+            "int8"
+            if precision != "int8" and size * {"float32": 0.25, "float16": 0.5}[precision] <= MOST_BYTES
+            else None
+        )
         hint = f"Take precision={least}." if least else "Export it to onnx or openvino."
         raise ConfigError(
             f"a page holds at most {MOST_BYTES / 1e6:.0f} MB of weights; got {size / 1e6:.0f} MB of {precision}. {hint}"
         )
+    check_weights(model)
     return model
 
 
