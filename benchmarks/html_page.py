@@ -28,7 +28,8 @@ CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 ANSWER = """async ([name, bytes]) => {
   const start = performance.now();
   await examineEach([new File([Uint8Array.from(atob(bytes), (sign) => sign.charCodeAt(0))], name)], answered);
-  return { shares: seen[0]?.shares, name: seen[0]?.name, ms: performance.now() - start, problem: byId("problem").textContent };
+  const ms = performance.now() - start;
+  return { shares: seen[0]?.shares, name: seen[0]?.name, ms, problem: byId("problem").textContent };
 }"""
 
 
@@ -54,9 +55,8 @@ def main() -> None:
         page.goto(path.as_uri())
         for what, some in (("images", images), ("odd ones", odd)):
             compare(page, model, what, some)
-        print(
-            f"requests and console: {[each[:100] for each in troubles[1:] if not each.startswith(('blob:', 'data:'))]}"
-        )  # noqa: T201
+        others = [each[:100] for each in troubles[1:] if not each.startswith(("blob:", "data:"))]
+        print(f"requests and console: {others}")  # noqa: T201
         browser.close()
 
 

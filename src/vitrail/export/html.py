@@ -113,7 +113,7 @@ def _check(model: Model, precision: Precision) -> ViT:
     match config.stem:
         case HybridStem():
             raise ConfigError(
-                "the page cuts patches from pixels; got a hybrid, whose stem is a ResNet. Export it to onnx or openvino."
+                "the page cuts patches from pixels; got a hybrid, whose stem is a ResNet. Export it to onnx."
             )
         case PatchStem():
             pass
