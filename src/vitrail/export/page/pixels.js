@@ -148,7 +148,7 @@ function tapsOf(old, now, how, antialias) {
       weights[inside] += (wide ? kernel : sharp)((at + 0.5 - center) / step);
     }
     const sum = weights.reduce((one, other) => one + other, 0);
-    return { first: Math.max(first, 0), weights: weights.map((weight) => weight / sum) };
+    return { first: Math.max(first, 0), weights: Float64Array.from(weights, (weight) => weight / sum) };
   });
 }
 

@@ -105,6 +105,7 @@ const SHOWN = 960; // pixels of a picture's longer side
 self.onmessage = async ({ data }) => {
   if (data.given) {
     [given, bytes] = [data.given, data.bytes];
+    Object.keys(given.weights).forEach(weight); // now, so that the first image does not wait for it
     return;
   }
   try {
