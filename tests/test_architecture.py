@@ -27,7 +27,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "inspection",
         "evaluation",
         "verbs",
-        "serve studies",
+        "serve studies export",
         "cli",
     )
 )

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -169,29 +170,39 @@ def _encoded(picture: UInt8[Tensor, "C H W"], *, lossless: bool) -> Picture:
 ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
+TEMPLATE = files("vitrail.inspection") / "template"  # parts that all pages share
+
+
 def render_page(document: Mapping[str, Any]) -> str:
     """Write the page of a document: template, style, scripts and data in one text."""
-    template, document = files("vitrail.inspection") / "template", _plain(document)
-    parts = {"title": html.escape(document["title"]), "document": _as_json(document)}
+    document = plain(document)
+    return fill_template("page.html", TEMPLATE, title=html.escape(document["title"]), document=as_script(document))
+
+
+def fill_template(name: str, *folders: Traversable, **parts: str) -> str:
+    """Put parts, and files of the folders, in the {{places}} of a file that name them; the first folder that has one.
+
+    What is put in is not read for places, unless it is a file of HTML.
+    """
 
     def part(found: re.Match[str]) -> str:
-        name = found[1]
-        return parts[name] if name in parts else (template / name).read_text(encoding="utf-8").strip()
+        return parts[found[1]] if found[1] in parts else fill_template(found[1], *folders, **parts).strip()
 
-    # In one pass, so that nothing put in is read as a place to put something.
-    return re.sub(r"\{\{([a-z.]+)\}\}", part, (template / "page.html").read_text(encoding="utf-8"))
+    text = next(file for folder in folders if (file := folder / name).is_file()).read_text(encoding="utf-8")
+    return re.sub(r"\{\{([a-z.]+)\}\}", part, text) if name.endswith(".html") else text
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401
+def plain(value: Any) -> Any:  # noqa: ANN401
     """Give a document whose texts hide nothing: no sign that turns others round, drives anything, or is half of one."""
     if isinstance(value, str):
         return one_line(value)
     if isinstance(value, Mapping):
-        return {name: _plain(inner) for name, inner in value.items()}
-    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {name: plain(inner) for name, inner in value.items()}
+    return [plain(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def _as_json(document: Mapping[str, Any]) -> str:
+def as_script(document: Mapping[str, Any]) -> str:
+    """Write a document as a script of a page may hold it; numbers must be finite."""
     try:
         text = json.dumps(dict(document), allow_nan=False, separators=(",", ":"))
     except ValueError as error:

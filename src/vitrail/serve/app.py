@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect
 from vitrail import __version__
 from vitrail.config.serving import Serving, read_models
 from vitrail.errors import ConfigError, shortened
+from vitrail.inspection.page import TEMPLATE, fill_template
 from vitrail.models import Model, ViT
 from vitrail.serve.answers import as_json, encoded, light, map_of, top_of
 from vitrail.serve.desk import Desk
@@ -37,8 +38,11 @@ from vitrail.serve.schema import (
 
 # What the page is made of, by its address.
 ASSETS = {
-    **{name: ("vitrail.serve", f"page/{name}") for name in ("page.css", "page.js", "docs.js", "icon.svg")},
-    **{name: ("vitrail.inspection", f"template/{name}") for name in ("elements.js", "maps.js", "viewer.js")},
+    **{name: ("vitrail.serve", f"page/{name}") for name in ("page.css", "page.js", "docs.js")},
+    **{
+        name: ("vitrail.inspection", f"template/{name}") for name in ("elements.js", "maps.js", "viewer.js", "icon.svg")
+    },
+    **{name: ("vitrail.inspection", f"template/{name}") for name in ("intake.js", "intake.css")},
     "inspector.css": ("vitrail.inspection", "template/page.css"),
 }
 TYPES = {"css": "text/css", "js": "text/javascript", "html": "text/html", "svg": "image/svg+xml"}
@@ -207,7 +211,8 @@ def _add_page(app: FastAPI) -> None:
 
     def page(name: str) -> Callable[[], Awaitable[Response]]:
         async def show() -> Response:
-            return _file("vitrail.serve", f"page/{name}")
+            text = fill_template(name, files("vitrail.serve") / "page", TEMPLATE)
+            return Response(text, media_type=TYPES["html"], headers={"cache-control": "no-cache"})
 
         return show
 

@@ -24,9 +24,9 @@ function floatsOf(text) {
   return new Float32Array(bytesOf(text).buffer);
 }
 
-// An image's attention with its bytes unpacked; parts that the document leaves out stay null.
+// An image's attention with its bytes unpacked, where they are text; parts that the document leaves out stay null.
 function unpack(attention) {
-  const part = (text, read) => (text == null ? null : read(text));
+  const part = (held, read) => (typeof held === "string" ? read(held) : (held ?? null));
   return {
     ...attention,
     count: attention.rows * attention.cols,

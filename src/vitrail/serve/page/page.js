@@ -1,29 +1,16 @@
 // The page that a server shows: an image comes in, is sent to the model, and is opened in the viewer with its answers.
 "use strict";
 
-const KEPT = 24; // images that can be gone back to
-const CLASSES = 5; // that are named
 const TOKEN = "vitrail-token"; // where this tab keeps it
 
 let models = [];
 let token = remembered();
-const seen = []; // images with their answers, the newest first
-let waiting = []; // files that are not answered yet
-let running = null; // what stops the request under way
 
 function remembered() {
   try {
     return sessionStorage.getItem(TOKEN) ?? "";
   } catch {
     return ""; // a browser that keeps nothing
-  }
-}
-
-// A request that was refused, or that reached nobody, as a sentence.
-class Refusal extends Error {
-  constructor(status, message, seconds = null) {
-    super(message);
-    Object.assign(this, { status, seconds });
   }
 }
 
@@ -42,8 +29,6 @@ async function ask(path, options = {}) {
   const reason = said?.error?.message ?? `The server answered ${answer.status} ${answer.statusText}`.trim();
   throw new Refusal(answer.status, asSentence(reason), secondsUntil(answer.headers.get("Retry-After")));
 }
-
-const asSentence = (text) => text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
 
 // Retry-After is a number of seconds or a date.
 function secondsUntil(text) {
@@ -65,13 +50,6 @@ function showProblem(error) {
 function clearProblem() {
   byId("problem").textContent = "";
   byId("token-form").hidden = byId("again").hidden = true;
-}
-
-function say(text, busy = false) {
-  byId("status").textContent = text;
-  byId("status").classList.toggle("unseen", !busy);
-  byId("intake").classList.toggle("busy", busy);
-  byId("viewer").setAttribute("aria-busy", String(busy));
 }
 
 // The models, whose first is chosen; and then what waits, where something does.
@@ -114,33 +92,13 @@ function command({ id, classes, attention }) {
   return [...lines, `'${new URL(path, document.baseURI).href}'`].join(" \\\n  ");
 }
 
-// Send files to the model one after another; a new call ends the one before.
+// Send files to the model, where there is one.
 async function examine(files) {
+  const model = chosenModel();
+  if (model !== undefined) return examineEach(files, (file, signal) => answered(file, model, signal));
   running?.abort();
   waiting = [...files];
-  const model = chosenModel();
-  if (model === undefined) return void (await begin()); // which comes back here once there is one
-  const mine = (running = new AbortController());
-  clearProblem();
-  try {
-    for (let done = 0; waiting.length; done += 1) {
-      const which = files.length > 1 ? ` (${done + 1} of ${files.length})` : "";
-      say(`Looking at ${waiting[0].name}${which}\u2026`, true);
-      const image = await answered(waiting[0], model, mine.signal);
-      waiting.shift();
-      seen.unshift(image);
-      seen.splice(KEPT).forEach(({ src }) => URL.revokeObjectURL(src));
-      document.body.classList.add("answered");
-      byId("intake-title").textContent = "Another photograph";
-      byId("ways").textContent = "Drop or paste it anywhere, too.";
-      showImages(seen);
-    }
-    say(seen[0].said);
-  } catch (error) {
-    if (running !== mine) return; // another took its place
-    say("");
-    showProblem(error instanceof Refusal ? error : new Refusal(-1, `This page failed: ${error.message}`));
-  }
+  return begin(); // which comes back here once there is one
 }
 
 // An image with all that the model says of it, as the viewer shows it.
@@ -164,77 +122,6 @@ async function pictureOf(file) {
   const image = make("img", { src: URL.createObjectURL(file) });
   await image.decode().catch(() => {});
   return { src: image.src, width: image.naturalWidth || 1, height: image.naturalHeight || 1 };
-}
-
-function listenToFiles() {
-  byId("choose").addEventListener("click", () => byId("file").click());
-  for (const input of [byId("file"), byId("snap")]) {
-    input.addEventListener("change", () => {
-      const files = [...input.files];
-      input.value = ""; // the same file can be chosen again
-      if (files.length) examine(files);
-    });
-  }
-  document.addEventListener("paste", (event) => {
-    if (event.target.closest?.("input")) return;
-    const files = [...event.clipboardData.files];
-    if (files.length) examine(files);
-    else showProblem(new Refusal(-1, "What was pasted is no image. Copy an image, or a file, and paste again."));
-  });
-  let depth = 0; // of elements that the pointer has entered with a file
-  const hover = (change) => byId("intake").classList.toggle("over", (depth = Math.max(depth + change, 0)) > 0);
-  document.addEventListener("dragenter", () => hover(1));
-  document.addEventListener("dragleave", () => hover(-1));
-  document.addEventListener("dragover", (event) => event.preventDefault());
-  document.addEventListener("drop", (event) => {
-    event.preventDefault();
-    hover(-Infinity);
-    const files = [...event.dataTransfer.files];
-    if (files.length) examine(files);
-    else showProblem(new Refusal(-1, "What was dropped is no file. Save the image first, or copy and paste it."));
-  });
-}
-
-const CAMERA = {
-  NotAllowedError: "The camera was refused. Allow it for this page in the browser, or choose a file.",
-  NotFoundError: "No camera was found. Choose a file, or paste an image.",
-  NotReadableError: "The camera is in use by another program. Close that one, or choose a file.",
-};
-
-async function openCamera() {
-  clearProblem();
-  if (!navigator.mediaDevices?.getUserMedia) {
-    if (matchMedia("(pointer: coarse)").matches) byId("snap").click(); // a telephone's own camera
-    else showProblem(new Refusal(-1, "A browser gives the camera to secure pages alone: open this one over https, or at localhost."));
-    return;
-  }
-  try {
-    const ideal = { facingMode: { ideal: "environment" }, width: { ideal: 1920 }, height: { ideal: 1080 } };
-    const stream = await navigator.mediaDevices.getUserMedia({ video: ideal, audio: false });
-    byId("preview").srcObject = stream;
-    byId("camera").showModal();
-    await byId("preview").play();
-  } catch (error) {
-    byId("camera").close();
-    showProblem(new Refusal(-1, CAMERA[error.name] ?? `The camera cannot be used: ${asSentence(error.message)}`));
-  }
-}
-
-function listenToCamera() {
-  const [dialog, preview] = [byId("camera"), byId("preview")];
-  byId("open-camera").addEventListener("click", openCamera);
-  byId("close-camera").addEventListener("click", () => dialog.close());
-  dialog.addEventListener("close", () => {
-    preview.srcObject?.getTracks().forEach((track) => track.stop());
-    preview.srcObject = null;
-  });
-  byId("shutter").addEventListener("click", () => {
-    if (!preview.videoWidth) return; // its first picture has not come yet
-    const frame = make("canvas", { width: preview.videoWidth, height: preview.videoHeight });
-    frame.getContext("2d").drawImage(preview, 0, 0);
-    dialog.close();
-    frame.toBlob((blob) => examine([new File([blob], "camera.jpg", { type: "image/jpeg" })]), "image/jpeg", 0.95);
-  });
 }
 
 function listenToTheRest() {
