@@ -125,4 +125,4 @@ def test_the_peak_counts_from_where_it_was_forgotten() -> None:
     assert before is not None
     assert after is not None
     assert after - before > 40 << 20
-    assert held.sum() == 64 << 20
+    assert held[0] == ord("x")
