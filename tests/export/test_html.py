@@ -195,6 +195,7 @@ def test_a_browser_without_a_decoder_for_smaller_pictures_comes_near(visit: Visi
 def test_files_are_chosen_and_photographed_and_shown_by_keyboard(visit: Visit) -> None:
     model = MODELS["token"]()
     page = visit(model)
+    page.on("filechooser", lambda _: None)  # Playwright starts to listen late: asked for at the press, it can miss it
     assert page.title() == page.inner_text("#title") == "a model"
     assert "2 layers of 3 heads" in page.inner_text("#subtitle")
     for _ in range(4):
