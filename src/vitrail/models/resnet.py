@@ -44,7 +44,7 @@ def max_pool_same(images: Float[Tensor, "B C H W"], window: int, stride: int) ->
 
 
 def _same(side: int, window: int, stride: int) -> tuple[int, int]:
-    total = max(window - (side % stride or stride), 0)
+    total = torch.sym_max(window - ((side - 1) % stride + 1), 0)
     return total // 2, total - total // 2
 
 
