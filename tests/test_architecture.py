@@ -27,7 +27,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "inspection",
         "evaluation",
         "verbs",
-        "serve studies",
+        "serve studies export",
         "cli",
     )
 )
@@ -47,6 +47,10 @@ DOORS = {
     "uvicorn": ("serve",),
     "python_multipart": ("serve",),
     "prometheus_client": ("serve",),
+    "onnx": ("export",),
+    "onnxruntime": ("export", "runtime.engines"),
+    "openvino": ("export", "runtime.engines"),
+    "executorch": ("export",),
 }
 FILES = sorted(SOURCE.rglob("*.py"))
 
@@ -153,6 +157,9 @@ WRONG = (
     "data check nowhere",
     "nocommand",
     "serve nothere",
+    "export nothere",
+    "export vitrail-ti8 --to tensorrt",
+    "export vitrail-ti8 --loss 1",
     "serve vitrail-ti8 --deadline 0",
     "serve vitrail-ti8 --tls-key nothere",
 )

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from vitrail.config.export import read_export
 from vitrail.config.fields import hints, parts_of, read_settings
 from vitrail.config.model import ViTConfig
 from vitrail.config.preprocessing import SAID_IN_TRAINING
@@ -25,7 +26,7 @@ TRAINS = ("finetune", "pretrain", "transfer", "vtab")
 # What these take beside fields of the training.
 OWN = ("data", "folder", "model", "out", "recipe", "minutes", "probe", "callbacks", "settings", "workers", "device")
 OWN += ("tensorboard", "allow_pipe", "rates", "seeds", "tasks", "select", "command")
-TRAINED = ("evaluate", "fewshot", "verify", "predict", "inspect")  # what these measure is weights
+TRAINED = ("evaluate", "fewshot", "verify", "predict", "inspect", "export")  # what these measure is weights
 
 
 def check_usage(verb: str, given: Mapping[str, Any]) -> None:
@@ -41,6 +42,11 @@ def check_usage(verb: str, given: Mapping[str, Any]) -> None:
     elif verb in ("study", "study_costs"):
         numbers = {name: given.get(name) for name in ("seeds", "minutes", "jobs")}
         check_study(str(given["name"]), str(given.get("scale", "cpu")), **numbers)
+    elif verb == "export":
+        calibrates = isinstance(images := given.get("calibrate"), str)
+        read_export(str(given.get("to", "onnx")), given.get("precision"), given.get("loss"), calibrates=calibrates)
+        if isinstance(images, str):
+            check_data(images)
     weights = given.get("path" if verb == "describe" else "source")
     for name in (model if verb in TRAINED else None, given.get("against"), weights):
         if isinstance(name, str):
