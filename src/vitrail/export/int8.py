@@ -159,8 +159,10 @@ def rank(model: Model, images: Tensor) -> list[tuple[str, int]]:
 
     A place is a layer's number in the order that a pass calls them, which is that of the graph.
     """
-    called: list[tuple[str, nn.Linear]] = []
-    names = {module: name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    called: list[tuple[str, Any]] = []
+    names: dict[nn.Module, str] = {
+        module: name for name, module in model.named_modules() if isinstance(module, nn.Linear)
+    }
     hooks = [
         module.register_forward_pre_hook(lambda layer, _: called.append((names[layer], layer))) for module in names
     ]

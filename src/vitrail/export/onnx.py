@@ -39,6 +39,8 @@ def write_onnx(program: ExportedProgram, path: Path, *, outputs: tuple[str, ...]
         )
     assert made is not None
     _name_axes(made.model, pixels=pixels)
+    for part in (made.model.graph, *made.model.graph):  # where each operator was traced: paths of this machine
+        part.metadata_props.clear()
     made.save(path, external_data=False)
 
 
