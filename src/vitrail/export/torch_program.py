@@ -1,6 +1,7 @@
 """torch's own files: a program of torch.export, and one that AOTInductor compiles for this machine."""
 
 import os
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +22,9 @@ def write_torch(program: ExportedProgram, path: Path) -> None:
 def write_aotinductor(program: ExportedProgram, path: Path) -> None:
     """Compile a program for this machine: torch runs it without Python's overhead, also from C++."""
     try:
-        torch._inductor.aoti_compile_and_package(program, package_path=os.fspath(path))  # pyright: ignore[reportPrivateUsage]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch's own workings
+            torch._inductor.aoti_compile_and_package(program, package_path=os.fspath(path))  # pyright: ignore[reportPrivateUsage]
     except Exception as error:  # of a compiler, which may be missing
         reason = str(error).strip().splitlines()[-1][:200] if str(error).strip() else type(error).__name__
         raise ConfigError(f"AOTInductor cannot compile the model: {reason}. It needs a C++ compiler (g++).") from error
