@@ -50,7 +50,6 @@ DOORS = {
     "onnx": ("export",),
     "onnxruntime": ("export", "runtime.engines"),
     "openvino": ("export", "runtime.engines"),
-    "executorch": ("export",),
 }
 FILES = sorted(SOURCE.rglob("*.py"))
 

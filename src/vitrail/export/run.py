@@ -21,7 +21,6 @@ from vitrail.runtime.reporter import SILENT, Reporter, harmless
 from vitrail.verbs.opening import AnyModel, FileHints, ImageSize, check_options, model_name, model_source, open_model
 
 NEEDED = {"export": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("openvino", "onnx", "onnxscript")}
-NEEDED |= {"executorch": ("executorch",)}
 
 
 class ExportOptions(FileHints, total=False):
@@ -86,7 +85,7 @@ def export(
 ) -> Exported:
     """Write a model as a file that another program runs; it is compared with the model before it is kept.
 
-    `to` is onnx, torch (torch.export's program), aotinductor (compiled for this machine), openvino, executorch or html
+    `to` is onnx, torch (torch.export's program), aotinductor (compiled for this machine), openvino or html
     (a page). `precision` is float32, float16 or int8. Batch, height and width are free where the model allows it,
     with positions resampled inside as the model does; `fixed_size` fixes the size to `image_size`.
     `with_preprocessing` puts the scaling of pixels inside: the input is then uint8, B H W C, resized already. int8
@@ -116,7 +115,7 @@ def export(
     if precision == "int8" and (with_preprocessing or not opened.config.classes):
         what = "a model without a classifier: its loss cannot be measured" if not with_preprocessing else "pixels"
         raise ConfigError(f"int8 is not written of {what}. Take precision=float32.")
-    sizes = sizes_of(opened.config, fixed=fixed_size or target == "executorch")
+    sizes = sizes_of(opened.config, fixed=fixed_size)
     outputs = ("logits", "features") if opened.config.classes else ("features",)
     plan = _Plan(opened.eval(), target, precision, sizes, outputs, with_preprocessing, report)
     calibrating = Calibrating(data=calibrate, loss=loss) if precision == "int8" else None
@@ -157,7 +156,7 @@ class _Plan:
 
 def _write(plan: _Plan, path: Path, calibrating: Calibrating | None) -> tuple[Verified | None, Quantized | None]:
     """Write the file under a hidden name, compare it with the model, and let it say what was found."""
-    from vitrail.export import executorch, onnx, openvino, torch_program
+    from vitrail.export import onnx, openvino, torch_program
 
     traced_in = "float16" if plan.precision == "float16" and plan.target != "openvino" else "float32"
     with plan.report.working("tracing the model"):
@@ -169,8 +168,6 @@ def _write(plan: _Plan, path: Path, calibrating: Calibrating | None) -> tuple[Ve
                 torch_program.write_torch(program, path)
             case "aotinductor":
                 torch_program.write_aotinductor(program, path)
-            case "executorch":
-                executorch.write_executorch(program, path)
             case _:
                 graph = path.with_suffix(".onnx")
                 onnx.write_onnx(program, graph, outputs=plan.outputs, pixels=plan.pixels)
@@ -181,11 +178,7 @@ def _write(plan: _Plan, path: Path, calibrating: Calibrating | None) -> tuple[Ve
         openvino.write_openvino(path.with_suffix(".onnx"), path, precision=plan.precision)
         path.with_suffix(".onnx").unlink()
     with plan.report.working("comparing it with the model"):
-        if plan.target == "executorch":
-            run = executorch.open_executorch(path)
-            engine = EngineModel(run, plan.model.config, plan.model.card, plan.notes({}), b"")
-        else:
-            engine = _opened(plan, path)
+        engine = _opened(plan, path)
         verified = verify(plan.model, engine, plan.sizes.tried(), plan.precision)
         if quantized is not None and plan.target == "openvino":
             quantized = calibrating.measure(plan.model, engine, quantized, plan.report) if calibrating else quantized
@@ -197,8 +190,6 @@ def _write(plan: _Plan, path: Path, calibrating: Calibrating | None) -> tuple[Ve
             onnx.note_onnx(path, plan.notes(said))
         case "openvino":
             openvino.note_openvino(path, plan.notes(said))
-        case "executorch":
-            executorch.note_executorch(path, plan.notes(said))
         case _:
             torch_program.note_torch(path, plan.notes(said))
     return verified, quantized

@@ -24,7 +24,7 @@ from vitrail.files import parse_json
 from vitrail.models import Model
 from vitrail.models.base import check_images
 
-EXPORTED = (".onnx", ".xml", ".pt2", ".pte")
+EXPORTED = (".onnx", ".xml", ".pt2")
 NOTES = "vitrail"  # under which a file says what it is
 FORMAT = "vitrail export 1"
 PACKED_NOTES = "extra/vitrail.json"  # in a file of torch, which is a zip archive
@@ -170,8 +170,6 @@ def read_notes(path: Path, text: str | None) -> tuple[ModelConfig, Card, dict[st
 def digest_of_file(path: Path) -> bytes:
     """Give the digest of all that a file computes: the weights of OpenVINO's are in a file beside it."""
     digest = sha256()
-    if path.suffix.lower() == ".pte":
-        raise CheckpointError(f"{path} is run by ExecuTorch's own runtime. Give the .onnx, .xml or .pt2 of the model.")
     for part in (path, *([path.with_suffix(".bin")] if path.suffix.lower() == ".xml" else [])):
         try:
             with part.open("rb") as file:
