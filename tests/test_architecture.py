@@ -47,6 +47,9 @@ DOORS = {
     "uvicorn": ("serve",),
     "python_multipart": ("serve",),
     "prometheus_client": ("serve",),
+    "onnx": ("export",),
+    "onnxruntime": ("export", "runtime.engines"),
+    "openvino": ("export", "runtime.engines"),
 }
 FILES = sorted(SOURCE.rglob("*.py"))
 
@@ -159,6 +162,9 @@ WRONG = (
     "data check nowhere",
     "nocommand",
     "serve nothere",
+    "export nothere",
+    "export vitrail-ti8 --to tensorrt",
+    "export vitrail-ti8 --loss 1",
     "serve vitrail-ti8 --deadline 0",
     "serve vitrail-ti8 --tls-key nothere",
 )

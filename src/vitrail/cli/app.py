@@ -32,6 +32,7 @@ COMMANDS = {
     "demo": "training",
     "describe": "checkpoints",
     "evaluate": "measuring",
+    "export": "exporting",
     "fewshot": "measuring",
     "inspect": "measuring",
     "finetune": "training",

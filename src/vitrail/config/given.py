@@ -9,6 +9,7 @@ from typing import Any
 
 from vitrail.config.check import check_field, number
 from vitrail.config.devices import device_row, read_memory
+from vitrail.config.export import read_export
 from vitrail.config.fields import hints, parts_of, read_settings
 from vitrail.config.model import ViTConfig
 from vitrail.config.preprocessing import MEASURE, SAID_IN_TRAINING, read_preprocessing
@@ -27,7 +28,7 @@ TRAINS = ("finetune", "pretrain", "transfer", "vtab")
 # What these take beside fields of the training.
 OWN = ("data", "folder", "model", "out", "recipe", "minutes", "probe", "callbacks", "settings", "workers", "device")
 OWN += ("tensorboard", "allow_pipe", "rates", "seeds", "tasks", "select", "command")
-TRAINED = ("evaluate", "fewshot", "verify", "predict", "inspect")  # what these measure is weights
+TRAINED = ("evaluate", "fewshot", "verify", "predict", "inspect", "export")  # what these measure is weights
 LAYOUTS = ("vitrail", "google", "timm", "hf", "torchvision")  # that weights are written in
 
 
@@ -46,6 +47,11 @@ def check_usage(verb: str, given: Mapping[str, Any]) -> None:
     elif verb in ("study", "study_costs"):
         numbers = {name: given.get(name) for name in ("seeds", "minutes", "jobs")}
         check_study(str(given["name"]), str(given.get("scale", "cpu")), **numbers)
+    elif verb == "export":
+        calibrates = isinstance(images := given.get("calibrate"), str)
+        read_export(str(given.get("to", "onnx")), given.get("precision"), given.get("loss"), calibrates=calibrates)
+        if isinstance(images, str):
+            check_data(images)
     elif verb in TRAINED or verb in ("calibrate", "convert"):
         measured = verb == "evaluate" and str(given.get("preprocessing")).lower() == MEASURE
         read_preprocessing({**given, "preprocessing": None} if measured else given)

@@ -7,6 +7,7 @@ from vitrail.files.atomic import (
     home_path,
     new_folder,
     replacing,
+    staged,
     write_bytes,
     writing,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "recorded_sum",
     "replacing",
     "short_hash",
+    "staged",
     "verify_sums",
     "write_bytes",
     "write_sums",

@@ -77,6 +77,28 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             raise
 
 
+@contextmanager
+def staged(path: Path) -> Iterator[Path]:
+    """Yield the name of `path` in a hidden folder beside it; the files written there move in at the end, it last.
+
+    On any error nothing is left of them.
+    """
+    path = Path(os.path.realpath(path))
+    folder = _beside(path.with_suffix(""))
+    with writing(path):
+        _check_plain(path)
+        folder.mkdir()
+        try:
+            yield folder / path.name
+            written = sorted(folder.iterdir(), key=lambda each: each.name == path.name)
+            for each in written:
+                sync(each)
+                os.replace(each, path.with_name(each.name))
+            sync(path.parent)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def _check_plain(path: Path) -> None:
     """Refuse to write in place of what is no plain file: a folder, or a device, which would be gone for everybody."""
     if path.is_dir():

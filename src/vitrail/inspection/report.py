@@ -23,6 +23,7 @@ from vitrail.inspection.drawing import Drawing, drawings, numbers
 from vitrail.inspection.page import render_page, to_levels, url_of
 from vitrail.inspection.study import FIRST, Attention, Inspected
 from vitrail.models import Model
+from vitrail.ops.cost.counts import parameters
 from vitrail.ops.metrics import log_probabilities
 from vitrail.runtime.reporter import SILENT, Reporter, harmless
 
@@ -145,7 +146,7 @@ def title_of(checkpoint: str) -> str:
 
 def in_words(model: Model) -> str:
     """Say what a model is, in a line."""
-    config, count = model.config, sum(weight.numel() for weight in model.parameters())
+    config, count = model.config, parameters(model.config).total
     height, width = config.image_size
     size = f"{count / 1e6:.1f} million parameters, {height}x{width} pixels"
     if not isinstance(config, ViTConfig):

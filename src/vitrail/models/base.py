@@ -67,6 +67,11 @@ class Model(nn.Module):
         """What the linear classifier reads, B D."""
         raise NotImplementedError
 
+    def outputs(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What the linear classifier reads, and the logits that it gives, in one pass; None without a classifier."""
+        features = self.represent(images)
+        return features, self.head(features) if self.config.classes else None
+
     @overload
     def feature_map(self, images: Tensor, layers: int = -1) -> Tensor: ...
     @overload

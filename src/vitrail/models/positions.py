@@ -64,5 +64,4 @@ class Learned(AddedPositions):
 
     def vectors(self, table: int, grid: Grid, like: Tensor) -> Float[Tensor, "T D"]:
         """The table; resampled where the grid is another."""
-        own = self.table[table]
-        return own if grid == self.grid else resample_positions(own, self.grid, grid, self.resampling)
+        return resample_positions(self.table[table], self.grid, grid, self.resampling)

@@ -43,8 +43,21 @@ def max_pool_same(images: Float[Tensor, "B C H W"], window: int, stride: int) ->
     return F.max_pool2d(F.pad(images, (*cols, *rows), value=-torch.inf), window, stride)
 
 
+def border_of_zeros(images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H2 W2"]:
+    """Put a pixel of zeros around images.
+
+    An exported graph has it in pieces: onnxruntime takes padding before a max-pool for one that never wins.
+    """
+    if not torch.compiler.is_exporting():
+        return F.pad(images, (1, 1, 1, 1))
+    row = torch.zeros_like(images[:, :, :1])
+    tall = torch.cat([row, images, row], dim=2)
+    col = torch.zeros_like(tall[:, :, :, :1])
+    return torch.cat([col, tall, col], dim=3)
+
+
 def _same(side: int, window: int, stride: int) -> tuple[int, int]:
-    total = max(window - (side % stride or stride), 0)
+    total = torch.sym_max(window - ((side - 1) % stride + 1), 0)
     return total // 2, total - total // 2
 
 
@@ -209,7 +222,7 @@ class BiT(Model):
         check_images(images, self.config.channels, self.root.weight, self.card.preprocessing)
         maps: dict[int, Tensor] = {}
         # The authors pad the max-pool with zeros, not with minus infinity.
-        features = F.max_pool2d(F.pad(self.root(images), (1, 1, 1, 1)), 3, 2)
+        features = F.max_pool2d(border_of_zeros(self.root(images)), 3, 2)
         for index in range(max(wanted) + 1):
             for unit in self.stages[index]:
                 features = maybe_checkpoint(unit, features, checkpointing=self.config.checkpointing)

@@ -15,6 +15,7 @@ from vitrail.models.encoder import Block, Blocks, Dropout, maybe_checkpoint
 from vitrail.models.position_kinds import build_positions
 from vitrail.models.resnet import HybridEmbedding
 from vitrail.ops.patches import patchify
+from vitrail.ops.positions import same_size
 
 
 class PatchEmbedding(nn.Module):
@@ -120,7 +121,7 @@ class ViT(Model):
     def grid_of(self, images: Float[Tensor, "B C H W"]) -> Grid:
         """Rows and columns of the patches of these images, which may be of another size than the model's own."""
         size = (images.shape[2], images.shape[3])
-        return self.positions.grid if size == self.config.image_size else self.config.stem.grid(*size)
+        return self.positions.grid if same_size(size, self.config.image_size) else self.config.stem.grid(*size)
 
     def read_out(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B R"]:
         """What the linear classifier reads of the tokens: eq. 4, and the tanh layer where there is one."""

@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
@@ -38,4 +39,6 @@ def fused_attention(
 ) -> Tensor:
     """Call torch's kernel; the bias is added to the logits."""
     with sdpa_kernel(KERNELS) if query.device.type == "cuda" else nullcontext():
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=dropout, is_causal=causal)
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=dropout, is_causal=causal)
+    # A program that is exported may be taken apart for another engine, whose kernel lays its result out otherwise.
+    return mixed.clone(memory_format=torch.contiguous_format) if torch.compiler.is_exporting() else mixed

@@ -118,7 +118,13 @@ def _chunks(query: Tensor, key: Tensor) -> Iterator[slice]:
 
 
 def query_chunks(queries: int, weights: int) -> Iterator[slice]:
-    """Split queries of so many weights each so that no more than CHUNK weights are formed at a time."""
+    """Split queries of so many weights each so that no more than CHUNK weights are formed at a time.
+
+    Where an exported program leaves their number free, they are one chunk.
+    """
+    if isinstance(queries, torch.SymInt):
+        yield slice(0, queries)
+        return
     step = max(1, CHUNK // max(weights, 1))
     for start in range(0, queries, step):
         yield slice(start, min(start + step, queries))

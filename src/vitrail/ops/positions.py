@@ -14,14 +14,14 @@ def resample_positions(
 ) -> Float[Tensor, "T2 D"]:
     """Resample a table from one grid (rows, cols) to another, as the authors do or another library."""
     leading = table.shape[0] - old[0] * old[1]
-    if min(*old, *new) < 1:
+    if any(side < 1 for side in (*old, *new)):
         raise ShapeError(f"a grid has at least one row and one column; got {old} and {new}.")
     if leading not in (0, 1):
         raise ShapeError(
             f"a grid of {old[0]}x{old[1]} has {old[0] * old[1]} positions, {old[0] * old[1] + 1} with a class token; "
             f"the table has {table.shape[0]}."
         )
-    if old == new:
+    if same_size(old, new):
         return table
     grid = table[leading:].to(torch.promote_types(table.dtype, torch.float32)).unflatten(0, old)  # rows cols D
     if how == "bilinear-corners":
@@ -32,9 +32,14 @@ def resample_positions(
     return torch.cat([table[:leading], grid.flatten(0, 1).to(table.dtype)])  # T2 D
 
 
+def same_size(old: tuple[int, ...], new: tuple[int, ...]) -> bool:
+    """Tell whether sizes are equal; a size that an exported program leaves free is never known to be."""
+    return not any(isinstance(side, torch.SymInt) for side in (*old, *new)) and old == new
+
+
 def resample_axis(table: Float[Tensor, "..."], axis: int, new: int) -> Float[Tensor, "..."]:
     """Resample one axis linearly, first to first and last to last; in float32 or better."""
-    if table.shape[axis] == new:
+    if same_size((table.shape[axis],), (new,)):
         return table
     low, high, share = _taps(table.shape[axis], new, table.device)
     exact = table.to(torch.promote_types(table.dtype, torch.float32))
@@ -77,7 +82,7 @@ def _bicubic(old: int, new: int, how: Resampling, device: torch.device) -> Float
     """
     places, olds = torch.arange(new, dtype=torch.float64, device=device), torch.arange(old, device=device)
     if how == "bicubic-antialias":
-        scale = max(old / new, 1.0)
+        scale = torch.sym_max(old / new, 1.0)
         shares = _cubic((olds + 0.5 - (places[:, None] + 0.5) * (old / new)) / scale, -0.5)
         return shares / shares.sum(dim=1, keepdim=True)
     source = _places(old, new, device) if how == "bicubic-corners" else (places + 0.5) * (old / new) - 0.5
@@ -106,4 +111,4 @@ def _taps(old: int, new: int, device: torch.device) -> tuple[Tensor, Tensor, Ten
 
 def _places(old: int, new: int, device: torch.device) -> Float[Tensor, " new"]:
     """Spread the new places over the old ones, first to first and last to last."""
-    return torch.arange(new, dtype=torch.float64, device=device) * ((old - 1) / max(new - 1, 1))
+    return torch.arange(new, dtype=torch.float64, device=device) * ((old - 1) / torch.sym_max(new - 1, 1))

@@ -28,6 +28,7 @@ from vitrail.inspection.study import Attention, look
 from vitrail.inspection.views import sharper_size
 from vitrail.models import Model, ViT
 from vitrail.ops.metrics import bounded, first_classes, log_probabilities
+from vitrail.runtime.engines import EXPORTED
 from vitrail.runtime.machine import one_thread
 from vitrail.serve.metrics import Metrics
 from vitrail.verbs.opening import open_model
@@ -125,8 +126,7 @@ class Represent:
         model, batch = self.served.model, self.served.scale(images)
         half = self.served.precision == "bfloat16"
         with torch.autocast(batch.device.type, torch.bfloat16, enabled=half):
-            features = model.represent(batch)
-            logits = model.head(features) if model.config.classes else None
+            features, logits = model.outputs(batch)
         rows = features.float().cpu().numpy()
         if logits is None:
             return [Answer(None, None, row) for row in rows]
@@ -259,7 +259,7 @@ class Shelf:
         try:
             weights = locate(source).weights
             beside = [weights, *weights.parent.glob("*.json")] if Path(source).expanduser().is_dir() else [weights]
-            paths = [path for path in beside if path.suffix in (*SUFFIXES, ".json")]
+            paths = [path for path in beside if path.suffix in (*SUFFIXES, *EXPORTED, ".json")]
             found = [(path, path.stat()) for path in sorted(paths)]
         except (OSError, VitrailError):
             return (("gone", 0, 0, 0),)

@@ -29,6 +29,7 @@ from vitrail.data.sources.remote import RemoteShards
 from vitrail.errors import ConfigError, DataError
 from vitrail.files import home_path
 from vitrail.models import Model
+from vitrail.runtime.engines import is_exported, open_engine
 from vitrail.runtime.inference import InferenceOptions, Precision, inference_options
 from vitrail.runtime.machine import choose_device, joined, keep_memory
 from vitrail.runtime.reporter import Reporter
@@ -120,7 +121,9 @@ def open_model(
     """Load a checkpoint, helped by what is `said` of it; a model in memory stays as it is and where it is."""
     prepared, hints = read_preprocessing(said or {}), dict[str, Any](hints_of(said or {}))
     if not isinstance(model, Model):
-        source, device = model_source(model), choose_device(device)
+        if is_exported(source := model_source(model)):
+            return _open_exported(source, image_size, device, prepared, hints)
+        device = choose_device(device)
         return load(source, image_size=image_size, device=device, preprocessing=prepared, **hints)
     if hints:
         name, value = next(iter(hints.items()))
@@ -138,10 +141,29 @@ def open_model(
     return model
 
 
+def _open_exported(
+    source: str,
+    image_size: ImageSize | None,
+    device: Device | None,
+    prepared: Mapping[str, Any],
+    hints: Mapping[str, Any],
+) -> Model:
+    """Open a file that `vitrail.export` wrote, which runs on the CPU and knows its model."""
+    if hints:
+        name, value = next(iter(hints.items()))
+        raise ConfigError(f"an exported file knows its model; got {name}={value}. Leave {name} out.")
+    if device is not None and torch.device(device).type != "cpu":
+        raise ConfigError(f"an exported file is run on the CPU here; got device={device}. Leave device out.")
+    size = None if image_size is None else as_size(image_size)
+    model = open_engine(home_path(source), size)
+    model.card = model.card.prepared(prepared, model.config.channels)
+    return model
+
+
 def device_for(model: AnyModel, device: Device | None) -> Device | None:
     """Give the device to work on: that of a model in memory, or the one that is asked for."""
     if not isinstance(model, Model):
-        return device
+        return "cpu" if device is None and is_exported(os.fspath(model)) else device
     place = next(model.parameters()).device
     if device is not None and torch.device(device).type != place.type:
         raise ConfigError(f"the model is on {place}; got device={device}. Move it, model.to(...), or leave device out.")

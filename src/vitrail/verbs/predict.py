@@ -113,8 +113,8 @@ def _run(
     found = _Found(model, [], {}, [])
 
     def read(model: Model, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        features = model.represent(images.to(precision))
-        return {part: model.head(features) if part == "logits" else features for part in parts}
+        features, logits = model.outputs(images.to(precision))
+        return {part: features if logits is None or part == "features" else logits for part in parts}
 
     def compute(start: int) -> None:
         def advance(done: int, _: int) -> None:

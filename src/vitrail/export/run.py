@@ -1,0 +1,223 @@
+"""`vitrail.export`: a model as a file that another program runs, compared with the model before it is kept."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Unpack
+
+from vitrail.checkpoint.load import of_run
+from vitrail.config.export import EXTRA, OPTIONS, SUFFIX, read_export
+from vitrail.errors import CheckpointError, ConfigError
+from vitrail.export.int8 import Calibrating, Quantized
+from vitrail.export.traced import Sizes, sizes_of, trace
+from vitrail.export.verify import Verified, verify
+from vitrail.files import check_writable, home_path, staged
+from vitrail.models import Model
+from vitrail.runtime.engines import EngineModel, is_exported, need, notes_of, run_file
+from vitrail.runtime.machine import keep_memory
+from vitrail.runtime.reporter import SILENT, Reporter, harmless
+from vitrail.verbs.opening import AnyModel, FileHints, ImageSize, check_options, model_name, model_source, open_model
+
+NEEDED = {"export": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("openvino", "onnx", "onnxscript")}
+
+
+class ExportOptions(FileHints, total=False):
+    """What a file leaves open of its model, and who is told how far the work is."""
+
+    report: Reporter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """A file that was written: what it takes and gives, and how far its engine is from the model."""
+
+    path: Path
+    to: str
+    precision: str
+    bytes: int
+    outputs: tuple[str, ...]
+    input: str
+    sizes: Sizes | None
+    verified: Verified | None  # None of a page, which is verified as it is written
+    quantized: Quantized | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Give it as plain values, for JSON."""
+        found: dict[str, Any] = {"path": str(self.path), "to": self.to, "precision": self.precision}
+        found |= {"bytes": self.bytes, "input": self.input, "outputs": list(self.outputs)}
+        found["sizes"] = None if self.sizes is None else {**self.sizes.document(), "words": str(self.sizes)}
+        found["verified"] = None if self.verified is None else vars(self.verified)
+        found["int8"] = None if self.quantized is None else self.quantized.document()
+        return found
+
+    def __str__(self) -> str:
+        lines = [f"{self.path}: {self.to}, {self.precision}, {self.bytes / 1e6:,.1f} MB"]
+        if self.sizes is not None:
+            lines.append(f"  takes {self.input}: any batch; {self.sizes}")
+            lines.append(f"  gives {' and '.join(self.outputs)}")
+        if self.verified is not None:
+            tried = ", ".join(f"{height}x{width}" for height, width in self.verified.sizes)
+            batches = ", ".join(map(str, self.verified.batches))
+            lines.append(
+                f"  differs from the model by {self.verified.difference:.1e} at most, of numbers up to "
+                f"{self.verified.scale:.3g}: run at batches of {batches} and sizes of {tried}"
+            )
+        if self.quantized is not None:
+            lines += [f"  {line}" for line in str(self.quantized).splitlines()]
+        return harmless("\n".join(lines))
+
+
+def export(
+    model: AnyModel,
+    *,
+    to: str = "onnx",
+    precision: str | None = None,
+    image_size: ImageSize | None = None,
+    fixed_size: bool = False,
+    with_preprocessing: bool = False,
+    calibrate: object = None,
+    loss: float | None = None,
+    out: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+    **options: Unpack[ExportOptions],
+) -> Exported:
+    """Write a model as a file that another program runs; it is compared with the model before it is kept.
+
+    `to` is onnx, torch (torch.export's program), aotinductor (compiled for this machine), openvino or html
+    (a page). `precision` is float32, float16 or int8. Batch, height and width are free where the model allows it,
+    with positions resampled inside as the model does; `fixed_size` fixes the size to `image_size`.
+    `with_preprocessing` puts the scaling of pixels inside: the input is then uint8, B H W C, resized already. int8
+    is calibrated on images of `calibrate` (the sample in the box where it is left out), and layers stay in float32
+    until at most `loss` points of accuracy are lost on those that have labels. `out` is the file; other options are
+    those of `vitrail.load` that say what a file leaves open.
+    """
+    for name in options:
+        if name in OPTIONS:
+            raise ConfigError(f"export has no option {name!r}. {OPTIONS[name]}")
+    check_options(export, ExportOptions, options)
+    target, precision = read_export(to, precision, loss, calibrates=calibrate is not None)
+    report = options.pop("report", SILENT)
+    model = of_run(model)
+    if is_exported(model_source(model)):
+        raise ConfigError("the model is an exported file already. Give the checkpoint that it came from.")
+    if target in EXTRA:
+        need(EXTRA[target], *NEEDED[EXTRA[target]])
+    path = home_path(out or f"{_usual_name(model_name(model))}{'-int8' if precision == 'int8' else ''}{SUFFIX[target]}")
+    _check_path(path, target, overwrite=overwrite)
+    keep_memory()
+    opened = open_model(model, image_size, None if isinstance(model, Model) else "cpu", options)
+    if next(opened.parameters()).device.type != "cpu":
+        raise ConfigError("the model is exported from the CPU. Move it first: model.cpu().")
+    if target == "html":
+        return _write_page(opened, path, precision)
+    if precision == "int8" and (with_preprocessing or not opened.config.classes):
+        what = "a model without a classifier: its loss cannot be measured" if not with_preprocessing else "pixels"
+        raise ConfigError(f"int8 is not written of {what}. Take precision=float32.")
+    sizes = sizes_of(opened.config, fixed=fixed_size)
+    outputs = ("logits", "features") if opened.config.classes else ("features",)
+    plan = _Plan(opened.eval(), target, precision, sizes, outputs, with_preprocessing, report)
+    calibrating = Calibrating(data=calibrate, loss=loss) if precision == "int8" else None
+    with staged(path) as temporary:
+        verified, quantized = _write(plan, temporary, calibrating)
+    written = [path, *([path.with_suffix(".bin")] if target == "openvino" else [])]
+    return Exported(
+        path=path,
+        to=target,
+        precision=precision,
+        bytes=sum(each.stat().st_size for each in written),
+        outputs=outputs,
+        input="pixels, uint8 B H W C, resized" if with_preprocessing else "images, float32 B C H W, scaled",
+        sizes=sizes,
+        verified=verified,
+        quantized=quantized,
+    )
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is written."""
+
+    model: Model
+    target: str
+    precision: str
+    sizes: Sizes
+    outputs: tuple[str, ...]
+    pixels: bool
+    report: Reporter
+
+    def notes(self, said: Mapping[str, Any]) -> dict[str, Any]:
+        """Give what the file says of itself."""
+        about = {"to": self.target, "precision": self.precision, "sizes": self.sizes.document()}
+        about |= {"input": "pixels" if self.pixels else "images", "outputs": list(self.outputs)}
+        return notes_of(self.model.config, self.model.card, {**about, **said})
+
+
+def _write(plan: _Plan, path: Path, calibrating: Calibrating | None) -> tuple[Verified | None, Quantized | None]:
+    """Write the file under a hidden name, compare it with the model, and let it say what was found."""
+    from vitrail.export import onnx, openvino, torch_program
+
+    traced_in = "float16" if plan.precision == "float16" and plan.target != "openvino" else "float32"
+    with plan.report.working("tracing the model"):
+        program = trace(plan.model, plan.sizes, precision=traced_in, pixels=plan.pixels)
+    quantized = None
+    with plan.report.working(f"writing {plan.target}"):
+        match plan.target:
+            case "torch":
+                torch_program.write_torch(program, path)
+            case "aotinductor":
+                torch_program.write_aotinductor(program, path)
+            case _:
+                graph = path.with_suffix(".onnx")
+                onnx.write_onnx(program, graph, outputs=plan.outputs, pixels=plan.pixels)
+    if calibrating is not None:
+        graph = path.with_suffix(".onnx")
+        quantized = calibrating.quantize(plan.model, graph, lambda made: _opened(plan, made), plan.report)
+    if plan.target == "openvino":
+        openvino.write_openvino(path.with_suffix(".onnx"), path, precision=plan.precision)
+        path.with_suffix(".onnx").unlink()
+    with plan.report.working("comparing it with the model"):
+        engine = _opened(plan, path)
+        verified = verify(plan.model, engine, plan.sizes.tried(), plan.precision)
+        if quantized is not None and plan.target == "openvino":
+            quantized = calibrating.measure(plan.model, engine, quantized, plan.report) if calibrating else quantized
+    del engine  # which holds the file open
+    said: dict[str, Any] = {"verified": vars(verified)}
+    said |= {} if quantized is None else {"int8": quantized.document()}
+    match plan.target:
+        case "onnx":
+            onnx.note_onnx(path, plan.notes(said))
+        case "openvino":
+            openvino.note_openvino(path, plan.notes(said))
+        case _:
+            torch_program.note_torch(path, plan.notes(said))
+    return verified, quantized
+
+
+def _opened(plan: _Plan, path: Path) -> EngineModel:
+    """Open a file that does not say yet what it is."""
+    return EngineModel(run_file(path), plan.model.config, plan.model.card, plan.notes({}), b"")
+
+
+def _write_page(model: Model, path: Path, precision: str) -> Exported:
+    from vitrail.export.html import write_html  # pyright: ignore[reportMissingImports]
+
+    made = write_html(model, path, precision=precision)
+    size = Path(made).stat().st_size
+    shape = {"outputs": ("logits",), "input": "images", "sizes": None, "verified": None}
+    return Exported(path=Path(made), to="html", precision=precision, bytes=size, **shape)
+
+
+def _usual_name(name: str) -> str:
+    """Name a file after the model, in the working folder."""
+    return re.sub(r"[^A-Za-z0-9._+-]+", "-", Path(name.removeprefix("hf:")).name).strip("-") or "model"
+
+
+def _check_path(path: Path, target: str, *, overwrite: bool) -> None:
+    """Refuse a name that the target cannot have, or that is taken, before anything is computed."""
+    if path.suffix != SUFFIX[target]:
+        raise ConfigError(f"a file of {target} ends in {SUFFIX[target]}; got {path.name}. Give out=... with that.")
+    if path.exists() and not overwrite:
+        raise CheckpointError(f"{path} exists already. Choose another name with out=..., or give overwrite=True.")
+    check_writable(path)

@@ -1,0 +1,148 @@
+"""A model as a program: one trace of it, with batch, height and width free where it can be."""
+
+import copy
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from vitrail.config import BiTConfig, ModelConfig
+from vitrail.data.transforms.finish import scale
+from vitrail.models import Model
+from vitrail.models.resnet import PaddedConv, SameConv, convolve_same, standardize_by_variance
+
+LEAST = 2  # patches on a side of a graph whose size is free: a side of one would be taken for a constant
+MOST = 4096  # pixels of a side
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Which image sizes a graph takes: any whose sides are multiples of `step` from `least` on, or its own alone."""
+
+    own: tuple[int, int]
+    step: int = 1
+    least: int = 1
+    fixed: str | None = None  # why the size is not free
+
+    def __str__(self) -> str:
+        if self.fixed is not None:
+            return f"{self.own[0]}x{self.own[1]} alone: {self.fixed}"
+        multiples = "any sides" if self.step == 1 else f"any sides that are multiples of {self.step}"
+        return f"{multiples}, from {self.least} pixels on"
+
+    def document(self) -> dict[str, Any]:
+        """Give it as plain values, for JSON."""
+        return {"own": list(self.own), "free": self.fixed is None, "step": self.step, "least": self.least}
+
+    def tried(self) -> list[tuple[int, int]]:
+        """Give the sizes that a file is verified at: its own, another square, a rectangle."""
+        if self.fixed is not None:
+            return [self.own]
+        few, more = (self._near(self.own[0], factor) for factor in (0.75, 1.25))
+        return [self.own, (more, more), (max(few, self.least), more + self.step)]
+
+    def _near(self, side: int, factor: float) -> int:
+        near = max(round(side * factor / self.step), 1) * self.step
+        return max(near if near != side else side + self.step, self.least)
+
+
+def sizes_of(config: ModelConfig, *, fixed: bool) -> Sizes:
+    """Say which sizes a graph of this model can take."""
+    own = config.image_size
+    if isinstance(config, BiTConfig):
+        step, least = 1, 4 * 2 ** (len(config.units) - 1) + 1
+    else:
+        step = config.stem.stride
+        least = LEAST * step
+    if fixed:
+        return Sizes(own=own, fixed="so it was asked")
+    if any(side % step for side in own):
+        return Sizes(own=own, fixed=f"its sides are no multiples of the {step} pixels from one patch to the next")
+    if min(own) < least:
+        return Sizes(own=own, fixed=f"a free side is of {least} pixels or more")
+    return Sizes(own=own, step=step, least=least)
+
+
+class Program(nn.Module):
+    """What is traced: from images, or from pixels, to logits and features, all in float32."""
+
+    def __init__(self, model: Model, dtype: torch.dtype, *, pixels: bool) -> None:
+        super().__init__()
+        self.model, self.dtype, self.pixels = model, dtype, pixels
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Give logits and features; of a model without a head, its features alone."""
+        if self.pixels:
+            images = scale(images.permute(0, 3, 1, 2), self.model.card.preprocessing)
+        features, logits = self.model.outputs(images.to(self.dtype))
+        return tuple(output.float() for output in (logits, features) if output is not None)
+
+
+class FixedConv(nn.Module):
+    """A standardised convolution whose filters are standardised once."""
+
+    def __init__(self, conv: SameConv | PaddedConv) -> None:
+        super().__init__()
+        self.same, self.stride, self.padding = isinstance(conv, SameConv), conv.stride[0], conv.padding
+        rule = conv.standardize if isinstance(conv, SameConv) else standardize_by_variance
+        self.register_buffer("weight", rule(conv.weight.detach(), conv.epsilon))
+        self.weight: Tensor
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C2 H2 W2"]:
+        """Convolve."""
+        if self.same:
+            return convolve_same(images, self.weight, self.stride)
+        return nn.functional.conv2d(images, self.weight, stride=self.stride, padding=self.padding)
+
+
+class TwoPassGroupNorm(nn.Module):
+    """GroupNorm by its mean and then its variance: an engine's own may take both from one sum, and lose digits."""
+
+    def __init__(self, norm: nn.GroupNorm) -> None:
+        super().__init__()
+        self.groups, self.epsilon = norm.num_groups, norm.eps
+        self.weight, self.bias = norm.weight, norm.bias
+
+    def forward(self, features: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+        """Normalise each group of channels."""
+        groups = features.unflatten(1, (self.groups, features.shape[1] // self.groups))  # B g C/g H W
+        centred = groups - groups.mean(dim=(2, 3, 4), keepdim=True)
+        variance = (centred * centred).mean(dim=(2, 3, 4), keepdim=True)
+        normal = (centred * torch.rsqrt(variance + self.epsilon)).flatten(1, 2)
+        return normal * self.weight[:, None, None] + self.bias[:, None, None]
+
+
+def plain(model: Model) -> Model:
+    """Copy a model with what a graph computes once, or otherwise, written so."""
+    made = copy.deepcopy(model).requires_grad_(requires_grad=False).eval()
+    for parent in list(made.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, SameConv | PaddedConv):
+                setattr(parent, name, FixedConv(child))
+            elif isinstance(child, nn.GroupNorm):
+                setattr(parent, name, TwoPassGroupNorm(child))
+    return made
+
+
+def trace(model: Model, sizes: Sizes, *, precision: str, pixels: bool) -> ExportedProgram:
+    """Trace a model once; the batch is of two images, since a size of one would be taken for a constant."""
+    dtype = torch.float16 if precision == "float16" else torch.float32
+    program = Program(plain(model).to(dtype), dtype, pixels=pixels).eval()
+    rows, cols = (2 if pixels is False else 1), (3 if pixels is False else 2)
+    free: Mapping[int, Any] = {0: Dim("batch", min=1, max=1 << 16)}
+    height, width = model.config.image_size
+    if sizes.fixed is None:
+        height, width = sizes.tried()[2]
+        least, most = -(-sizes.least // sizes.step), MOST // sizes.step
+        named = [Dim(name, min=least, max=most) for name in ("rows", "cols")]
+        free = {**free, rows: sizes.step * named[0], cols: sizes.step * named[1]}
+    shape = (2, height, width, model.config.channels) if pixels else (2, model.config.channels, height, width)
+    example = torch.zeros(shape, dtype=torch.uint8 if pixels else torch.float32)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's own workings
+        return torch.export.export(program, (example,), dynamic_shapes=(free,), strict=False)

@@ -1,0 +1,25 @@
+"""Runs an exported file with nothing of Vitrail: FILE INPUT.npz OUTPUT.npz."""
+
+import sys
+
+import numpy as np
+
+path, given, wanted = sys.argv[1:]
+inputs = np.load(given)
+if path.endswith(".onnx"):
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    found = {name: session.run(["logits"], {"images": inputs[name]})[0] for name in inputs}
+elif path.endswith(".xml"):
+    import openvino
+
+    compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    found = {name: np.array(compiled([inputs[name]])["logits"]) for name in inputs}
+else:
+    import torch
+
+    program = torch.export.load(path).module()
+    found = {name: program(torch.from_numpy(inputs[name]))[0].detach().numpy() for name in inputs}
+assert "vitrail" not in sys.modules
+np.savez(wanted, **found)
