@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 import vitrail
-from vitrail.export.int8 import quantize_graph
-from vitrail.export.onnx import write_onnx
-from vitrail.export.openvino import write_openvino
-from vitrail.export.traced import sizes_of, trace
+from vitrail.exports.int8 import quantize_graph
+from vitrail.exports.onnx import write_onnx
+from vitrail.exports.openvino import write_openvino
+from vitrail.exports.traced import sizes_of, trace
 from vitrail.models import Model
 from vitrail.runtime.engines import run_file
 

@@ -21,7 +21,7 @@ from playwright.sync_api import Page, sync_playwright
 
 import vitrail
 from vitrail.data.open import choose_split, open_images
-from vitrail.export.html import write_html
+from vitrail.exports.html import write_html
 from vitrail.models import Model
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")

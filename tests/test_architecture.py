@@ -27,7 +27,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "inspection",
         "evaluation",
         "verbs",
-        "serve studies export",
+        "serve studies exports",
         "cli",
     )
 )
@@ -47,9 +47,9 @@ DOORS = {
     "uvicorn": ("serve",),
     "python_multipart": ("serve",),
     "prometheus_client": ("serve",),
-    "onnx": ("export",),
-    "onnxruntime": ("export", "runtime.engines"),
-    "openvino": ("export", "runtime.engines"),
+    "onnx": ("exports",),
+    "onnxruntime": ("exports", "runtime.engines"),
+    "openvino": ("exports", "runtime.engines"),
 }
 FILES = sorted(SOURCE.rglob("*.py"))
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         ShapeError as ShapeError,
         VitrailError as VitrailError,
     )
-    from vitrail.export.run import export as export
+    from vitrail.exports.run import export as export
     from vitrail.models import create as create
     from vitrail.studies.run import list_studies as list_studies, study as study, study_costs as study_costs
     from vitrail.verbs.calibrate import calibrate as calibrate
@@ -47,7 +47,7 @@ _NAMES = {
     "vitrail.checkpoint": "convert describe load save",
     "vitrail.config": "names",
     "vitrail.errors": "CheckpointError ConfigError DataError ShapeError VitrailError",
-    "vitrail.export.run": "export",
+    "vitrail.exports.run": "export",
     "vitrail.models": "create",
     "vitrail.studies.run": "list_studies study study_costs",
     "vitrail.verbs.calibrate": "calibrate",

@@ -57,7 +57,7 @@ def border_of_zeros(images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H2 W
 
 
 def _same(side: int, window: int, stride: int) -> tuple[int, int]:
-    total = torch.sym_max(window - ((side - 1) % stride + 1), 0)
+    total: int = torch.sym_max(window - ((side - 1) % stride + 1), 0)  # pyright: ignore[reportAssignmentType]
     return total // 2, total - total // 2
 
 

@@ -10,9 +10,9 @@ from typing import Any, Unpack
 from vitrail.checkpoint.load import of_run
 from vitrail.config.export import EXTRA, OPTIONS, SUFFIX, read_export
 from vitrail.errors import CheckpointError, ConfigError
-from vitrail.export.int8 import Calibrating, Quantized
-from vitrail.export.traced import Sizes, sizes_of, trace
-from vitrail.export.verify import Verified, verify
+from vitrail.exports.int8 import Calibrating, Quantized
+from vitrail.exports.traced import Sizes, sizes_of, trace
+from vitrail.exports.verify import Verified, verify
 from vitrail.files import check_writable, home_path, staged
 from vitrail.models import Model
 from vitrail.runtime.engines import EngineModel, is_exported, need, notes_of, run_file
@@ -156,7 +156,7 @@ class _Plan:
 
 def _write(plan: _Plan, path: Path, calibrating: Calibrating | None) -> tuple[Verified | None, Quantized | None]:
     """Write the file under a hidden name, compare it with the model, and let it say what was found."""
-    from vitrail.export import onnx, openvino, torch_program
+    from vitrail.exports import onnx, openvino, torch_program
 
     traced_in = "float16" if plan.precision == "float16" and plan.target != "openvino" else "float32"
     with plan.report.working("tracing the model"):
@@ -201,7 +201,7 @@ def _opened(plan: _Plan, path: Path) -> EngineModel:
 
 
 def _write_page(model: Model, path: Path, precision: str) -> Exported:
-    from vitrail.export.html import write_html  # pyright: ignore[reportMissingImports]
+    from vitrail.exports.html import write_html
 
     made = write_html(model, path, precision=precision)
     size = Path(made).stat().st_size

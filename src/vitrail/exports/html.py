@@ -54,7 +54,7 @@ def write_html(model: Model, path: Path, *, precision: str = "float16") -> Path:
         "bytes": len(data),
         "model": {**describe(vit), "weights": places},
     }
-    page = files("vitrail.export") / "page"
+    page = files("vitrail.exports") / "page"
     text = fill_template(
         "page.html",
         page,

@@ -16,7 +16,7 @@ import vitrail
 from vitrail.cli import main
 from vitrail.config import Card, Preprocessing
 from vitrail.errors import CheckpointError, ConfigError, ShapeError
-from vitrail.export import verify
+from vitrail.exports import verify
 from vitrail.models import Model
 from vitrail.runtime.engines import open_engine
 

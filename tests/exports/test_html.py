@@ -20,7 +20,7 @@ import vitrail
 from vitrail.config import Card, PatchStem, Preprocessing, ViTConfig, positions
 from vitrail.config.preprocessing import NAMED
 from vitrail.errors import ConfigError
-from vitrail.export.html import write_html
+from vitrail.exports.html import write_html
 from vitrail.inspection.attention import pooled_attention, rollout
 from vitrail.models import Model
 from vitrail.models.build import build
