@@ -105,6 +105,7 @@ def test_a_study_that_is_stopped_goes_on_and_comes_to_the_same(whole: Any, tmp_p
     assert numbers(again) == numbers(whole)
 
 
+@pytest.mark.slow
 def test_a_study_that_is_stopped_while_images_are_packed_goes_on(tmp_path: Path) -> None:
     packing = replace(SMOKE, pack=True)
     with pytest.raises(KeyboardInterrupt):

@@ -5,6 +5,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from vitrail.config import AppliedAt, Grid, Resampling, ViTConfig
+from vitrail.ops.patches import same_size
 from vitrail.ops.positions import resample_positions
 
 
@@ -64,4 +65,5 @@ class Learned(AddedPositions):
 
     def vectors(self, table: int, grid: Grid, like: Tensor) -> Float[Tensor, "T D"]:
         """The table; resampled where the grid is another."""
-        return resample_positions(self.table[table], self.grid, grid, self.resampling)
+        own = self.table[table]
+        return own if same_size(grid, self.grid) else resample_positions(own, self.grid, grid, self.resampling)

@@ -14,8 +14,7 @@ from vitrail.models.base import Model, build_head, check_images
 from vitrail.models.encoder import Block, Blocks, Dropout, maybe_checkpoint
 from vitrail.models.position_kinds import build_positions
 from vitrail.models.resnet import HybridEmbedding
-from vitrail.ops.patches import patchify
-from vitrail.ops.positions import same_size
+from vitrail.ops.patches import patchify, same_size
 
 
 class PatchEmbedding(nn.Module):

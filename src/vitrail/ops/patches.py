@@ -41,3 +41,8 @@ def resample_patches(kernel: Float[Tensor, "D PPC"], old: int, new: int) -> Floa
     back = torch.linalg.pinv(resize).to(kernel.device)  # QQ PP
     flat = kernel.unflatten(1, (old * old, kernel.shape[1] // old**2)).double()  # D PP C
     return torch.einsum("qp,dpc->dqc", back, flat).flatten(1).to(kernel.dtype)
+
+
+def same_size(old: tuple[int, ...], new: tuple[int, ...]) -> bool:
+    """Tell whether sizes are equal; a size that an exported program leaves free is never known to be."""
+    return not any(isinstance(side, torch.SymInt) for side in (*old, *new)) and old == new

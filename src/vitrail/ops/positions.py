@@ -7,6 +7,7 @@ from torch import Tensor
 from vitrail.config import Resampling
 from vitrail.errors import ShapeError
 from vitrail.ops.constants import constant
+from vitrail.ops.patches import same_size
 
 
 def resample_positions(
@@ -30,11 +31,6 @@ def resample_positions(
         rows, cols = (_bicubic(*sides, how, table.device).to(grid.dtype) for sides in zip(old, new, strict=True))
         grid = torch.einsum("ri,cj,ijd->rcd", rows, cols, grid)
     return torch.cat([table[:leading], grid.flatten(0, 1).to(table.dtype)])  # T2 D
-
-
-def same_size(old: tuple[int, ...], new: tuple[int, ...]) -> bool:
-    """Tell whether sizes are equal; a size that an exported program leaves free is never known to be."""
-    return not any(isinstance(side, torch.SymInt) for side in (*old, *new)) and old == new
 
 
 def resample_axis(table: Float[Tensor, "..."], axis: int, new: int) -> Float[Tensor, "..."]:

@@ -27,6 +27,9 @@ Result = TypeVar("Result")
 MEMINFO, STATM, CGROUP = Path("/proc/meminfo"), Path("/proc/self/statm"), Path("/sys/fs/cgroup")
 TRIM, MAP, ARENAS = -1, -3, -8  # glibc's M_TRIM_THRESHOLD, M_MMAP_THRESHOLD and M_ARENA_MAX
 SMALLEST, LARGEST = 1 << 16, 1 << 30
+# Groups that were left. gloo's destructor waits for a thread that may wait for Python's lock, which whoever drops the
+# last reference holds: a failed run would hang instead of ending.
+LEFT: list[Any] = []
 PATIENCE = timedelta(hours=2)  # of a rank that waits for another, which may be reading the data's hashes
 
 
@@ -113,6 +116,7 @@ def joined(device: str | torch.device | None) -> Iterator[Group]:
         yield Group(device=place, rank=dist.get_rank(), world_size=dist.get_world_size(), hosts=hosts)
     finally:
         if begun:
+            LEFT.append(dist.group.WORLD)
             dist.destroy_process_group()
 
 
