@@ -13,7 +13,7 @@ from vitrail.checkpoint.adapt import adapt, change_channels, change_patch, chang
 from vitrail.config import ViTConfig, override
 from vitrail.errors import CheckpointError, ConfigError, ShapeError
 from vitrail.models import Model
-from vitrail.ops.patches import resample_patches
+from vitrail.ops.positions import resample_patches
 
 
 def weights_of(model: Model) -> dict[str, torch.Tensor]:

@@ -22,8 +22,7 @@ from vitrail.errors import CheckpointError, ConfigError
 from vitrail.files import fingerprint_of
 from vitrail.models import Model, find_device, skeleton
 from vitrail.models.build import DIRECTIONS, draw
-from vitrail.ops.patches import resample_patches
-from vitrail.ops.positions import resample_axis, resample_positions
+from vitrail.ops.positions import resample_axis, resample_patches, resample_positions
 
 Weights = dict[str, Tensor]
 Adapted = tuple[Weights, tuple[str, ...]]  # new weights, and in words what is new

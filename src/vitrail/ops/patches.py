@@ -1,9 +1,8 @@
 """Images to sequences of flat patches, and back (Section 3.1)."""
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Shaped
 from torch import Tensor
-from torch.nn import functional as F
 
 from vitrail.errors import ShapeError
 
@@ -27,20 +26,6 @@ def unpatchify(patches: Shaped[Tensor, "B N PPC"], patch: int, grid: tuple[int, 
         )
     pieces = patches.unflatten(2, (patch, patch, patches.shape[2] // patch**2)).unflatten(1, grid)  # B rows cols P P C
     return pieces.permute(0, 5, 1, 3, 2, 4).flatten(4, 5).flatten(2, 3)  # B C H W
-
-
-def resample_patches(kernel: Float[Tensor, "D PPC"], old: int, new: int) -> Float[Tensor, "D QQC"]:
-    """Give the kernel of patches of another side whose embeddings of resized patches are the old ones.
-
-    FlexiViT (Beyer et al., 2023), Section 3.4: the pseudo-inverse of a bilinear resize; exact where the patch grows.
-    """
-    if old == new:
-        return kernel
-    basis = torch.eye(old * old, dtype=torch.float64).unflatten(1, (1, old, old))  # of patches: PP 1 P P
-    resize = F.interpolate(basis, size=(new, new), mode="bilinear", align_corners=False).flatten(1)  # PP QQ
-    back = torch.linalg.pinv(resize).to(kernel.device)  # QQ PP
-    flat = kernel.unflatten(1, (old * old, kernel.shape[1] // old**2)).double()  # D PP C
-    return torch.einsum("qp,dpc->dqc", back, flat).flatten(1).to(kernel.dtype)
 
 
 def same_size(old: tuple[int, ...], new: tuple[int, ...]) -> bool:

@@ -1,8 +1,9 @@
-"""Position tables on another grid of patches (Section 3.2), and the fixed ones by their formula (Appendix D.4)."""
+"""Position tables on another grid of patches (Section 3.2), kernels of another patch, and fixed tables (Appendix D.4)."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional as F
 
 from vitrail.config import Resampling
 from vitrail.errors import ShapeError
@@ -108,3 +109,17 @@ def _taps(old: int, new: int, device: torch.device) -> tuple[Tensor, Tensor, Ten
 def _places(old: int, new: int, device: torch.device) -> Float[Tensor, " new"]:
     """Spread the new places over the old ones, first to first and last to last."""
     return torch.arange(new, dtype=torch.float64, device=device) * ((old - 1) / torch.sym_max(new - 1, 1))
+
+
+def resample_patches(kernel: Float[Tensor, "D PPC"], old: int, new: int) -> Float[Tensor, "D QQC"]:
+    """Give the kernel of patches of another side whose embeddings of resized patches are the old ones.
+
+    FlexiViT (Beyer et al., 2023), Section 3.4: the pseudo-inverse of a bilinear resize; exact where the patch grows.
+    """
+    if old == new:
+        return kernel
+    basis = torch.eye(old * old, dtype=torch.float64).unflatten(1, (1, old, old))  # of patches: PP 1 P P
+    resize = F.interpolate(basis, size=(new, new), mode="bilinear", align_corners=False).flatten(1)  # PP QQ
+    back = torch.linalg.pinv(resize).to(kernel.device)  # QQ PP
+    flat = kernel.unflatten(1, (old * old, kernel.shape[1] // old**2)).double()  # D PP C
+    return torch.einsum("qp,dpc->dqc", back, flat).flatten(1).to(kernel.dtype)
