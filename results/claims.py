@@ -39,7 +39,7 @@ class Kept:
     """A study that was run and kept: its results, and what is read off them."""
 
     def __init__(self, study: Study, document: dict[str, Any]) -> None:
-        self.document = document
+        self.document, self.seeded = document, study.seeded
         scale = SCALES[document["scale"]]
         cells = {cell.name: cell for cell in study.at(scale, document["seeds"])}
         self.results = Results(
@@ -51,7 +51,7 @@ class Kept:
     @property
     def where(self) -> str:
         """Say what it was run on."""
-        seeds = f", {self.document['seeds']} seeds" if self.document["seeds"] > 1 else ""
+        seeds = f", {self.document['seeds']} seeds" if self.seeded else ""
         return f"Scale {self.document['scale']}{seeds}, on {self.document['device']}."
 
 

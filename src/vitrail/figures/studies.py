@@ -66,7 +66,9 @@ def draw_panels(panels: Sequence[Panel], theme: Theme) -> bytes:
             _draw(axes, panel, series, number, theme)
         _scale(axes, panel)
         if len(panel.series) > 1:
-            axes.legend(fontsize=7.5, frameon=False, labelcolor=INK[theme], loc="best")
+            how = {"fontsize": 7.5, "frameon": False, "labelcolor": INK[theme], "columnspacing": 1.2}
+            below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2 * HIGH / tall)}  # so that it hides no mark
+            axes.legend(ncols=min(len(panel.series), 3), **how, **below)
     return to_png(sheet)
 
 

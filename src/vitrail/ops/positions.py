@@ -1,4 +1,4 @@
-"""Position tables on another grid of patches (Section 3.2), kernels of another patch, and fixed tables (Appendix D.4)."""
+"""Position tables on another grid (Section 3.2), kernels of another patch, and fixed tables (Appendix D.4)."""
 
 import torch
 from jaxtyping import Float
