@@ -114,8 +114,6 @@ def lengthened(cell: Cell, factor: float) -> Cell:
     if not isinstance(cell.work, Train) or "steps" not in cell.work.fields:
         return cell
     changed = lengths(round(cell.work.fields["steps"] * factor))
-    if cell.work.patience is not None:
-        changed["evaluate_every"] = max(changed["steps"] // 8, 1)
     return Cell(at=cell.at, work=replace(cell.work, fields={**cell.work.fields, **changed}))
 
 
