@@ -214,6 +214,10 @@ def test_sets_that_are_not_there_are_named_before_anything_runs(tmp_path: Path) 
         (["positions", "--seeds", "0"], "seeds"),
         (["speed", "--minutes", "3"], "trains nothing"),
         (["head", "--minutes", "-1"], "minutes"),
+        (["head", "--length", "0"], "length"),
+        (["head", "--length", "2", "--minutes", "3"], "give one of them"),
+        (["models", "--length", "2"], "trains nothing"),
+        (["head", "--length", "2", "--scale", "paper", "--dry-run"], "as long as the paper says"),
         (["speed", "--jobs", "2"], "one cell after the other"),
         (["head", "--dry-run", "--out", "x"], "does not take --out"),
     ],
@@ -229,6 +233,9 @@ def test_a_dry_run_counts_every_cell_and_the_list_names_every_study(capsys: pyte
     huge = next(row for row in rows if row["at"]["size"] == "ViT-H/14")
     assert huge["exaflops"] == pytest.approx(4262, rel=0.015)
     assert huge["images"] == pytest.approx(14 * 303e6, rel=1e-3)
+    for length, steps in (("1", 240), ("0.5", 120)):
+        assert main(["study", "head", "--length", length, "--dry-run", "--json"]) == 0
+        assert {row["steps"] for row in json.loads(capsys.readouterr().out)["cells"]} == {steps}
     assert main(["study"]) == 0
     listed = capsys.readouterr().out
     assert all(name in listed for name in STUDY_NAMES)

@@ -26,6 +26,10 @@ Minutes = Annotated[
     float | None,
     option("Make all runs shorter or longer, alike, so that it takes so long.", default="scale gpu: 3 to 8"),
 ]
+Length = Annotated[
+    float | None,
+    option("Times the usual steps of every run, instead of --minutes: the same runs on every machine."),
+]
 Jobs = Annotated[int | None, option("How many runs go on at once.", default="8 on every GPU; a core each on a CPU")]
 Dry = Annotated[bool, option("Print every run with what it would cost, and run nothing.", "--dry-run")]
 
@@ -37,6 +41,7 @@ def study(
     seeds: Seeds = None,
     out: Out = None,
     minutes: Minutes = None,
+    length: Length = None,
     jobs: Jobs = None,
     device: Device = None,
     dry_run: Dry = False,
@@ -54,7 +59,9 @@ def study(
     if dry_run:
         if given := [flag for flag, value in (("minutes", minutes), ("out", out)) if value is not None]:
             raise ConfigError(f"a dry run counts, and does not take --{given[0]}. Leave it out.")
-        return show(call("study_costs", {"name": name, "scale": scale, "seeds": seeds}), as_json=as_json)
+        return show(
+            call("study_costs", {"name": name, "scale": scale, "seeds": seeds, "length": length}), as_json=as_json
+        )
     made = answer("study", {key: value for key, value in locals().items() if key not in ("dry_run", "given")})
     if not as_json:
         say(f"page: {made.folder / 'report.html'}")

@@ -16,7 +16,12 @@ MOST_SEEDS, MOST_JOBS = 100, 256
 
 
 def check_study(
-    name: str, scale: str, seeds: int | None = None, minutes: float | None = None, jobs: int | None = None
+    name: str,
+    scale: str,
+    seeds: int | None = None,
+    minutes: float | None = None,
+    jobs: int | None = None,
+    length: float | None = None,
 ) -> None:
     """Refuse a study or a scale that there is not, and numbers that are none of theirs."""
     if name not in STUDY_NAMES:
@@ -30,7 +35,13 @@ def check_study(
         whole("jobs", jobs, most=MOST_JOBS)
         if name == "speed" and jobs > 1:
             raise ConfigError("speed measures one cell after the other, so that jobs must be 1. Leave jobs out.")
-    if minutes is not None:
-        positive("minutes", minutes)
+    if minutes is not None and length is not None:
+        raise ConfigError("minutes and length both say how long runs are. Give one of them.")
+    for word, value in (("minutes", minutes), ("length", length)):
+        if value is None:
+            continue
+        positive(word, value)
         if name in UNTRAINED:
-            raise ConfigError(f"{name} trains nothing, so that minutes say nothing of it. Leave minutes out.")
+            raise ConfigError(f"{name} trains nothing, so that {word} says nothing of it. Leave {word} out.")
+    if length is not None and scale == "paper":
+        raise ConfigError("the paper's own runs are as long as the paper says. Leave length out.")

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
-import torch
 from torch import Tensor
 
 from vitrail.config.check import one_of, whole
@@ -80,4 +79,6 @@ def make_fast(
         from vitrail.runtime.cpu import fast_on_cpu
 
         return fast_on_cpu(model, precision, batch_size, calibrate)
-    raise ConfigError(f"a model is made fast on a CPU or an NVIDIA GPU; this one is on {device}. Move it: model.to(...).")
+    raise ConfigError(
+        f"a model is made fast on a CPU or an NVIDIA GPU; this one is on {device}. Move it: model.to(...)."
+    )

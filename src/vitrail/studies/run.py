@@ -26,7 +26,7 @@ from vitrail.studies.paper import (
 )
 from vitrail.studies.report import StudyReport
 from vitrail.studies.runner import Asked, run_study
-from vitrail.studies.scales import SCALES, Scale
+from vitrail.studies.scales import SCALES, Scale, lengthened
 from vitrail.studies.table import Cell, Count, Speed, Study, Train
 from vitrail.studies.work import config_of, costs, count
 from vitrail.train.run import listening
@@ -48,6 +48,7 @@ def study(
     seeds: int | None = None,
     out: str | os.PathLike[str] | None = None,
     minutes: float | None = None,
+    length: float | None = None,
     jobs: int | None = None,
     device: str | None = None,
     quiet: bool = False,
@@ -57,10 +58,11 @@ def study(
 
     `scale` is smoke (seconds, to see that it runs), cpu (minutes on two cores), gpu (minutes on one GPU, on real images
     in the folder `data`) or paper (the paper's own configuration). Accuracies are means over `seeds`. `minutes` makes
-    every run shorter or longer, all alike, so that the study takes about so long. `jobs` is how many runs go on at
-    once. Everything goes into `out`, runs/study-NAME-SCALE where it is left out: the same call resumes there.
+    every run shorter or longer, all alike, so that the study takes about so long; `length` says how many times the
+    usual steps instead, which gives the same runs on every machine. `jobs` is how many runs go on at once. Everything
+    goes into `out`, runs/study-NAME-SCALE where it is left out: the same call resumes there.
     """
-    asked = ask(name, scale, data=data, seeds=seeds, out=out, minutes=minutes, jobs=jobs, device=device)
+    asked = ask(name, scale, data=data, seeds=seeds, out=out, minutes=minutes, length=length, jobs=jobs, device=device)
     keep_memory()
     with reporting(quiet=quiet) as report, listening(report) as stop:
         found = StudyReport(ran=run_study(asked, report, stop), command=command)
@@ -76,13 +78,14 @@ def ask(
     seeds: int | None = None,
     out: str | os.PathLike[str] | None = None,
     minutes: float | None = None,
+    length: float | None = None,
     jobs: int | None = None,
     device: str | None = None,
 ) -> Asked:
     """Read what is asked of a study, before anything is run."""
-    check_study(name, scale, seeds, minutes, jobs)
+    check_study(name, scale, seeds, minutes, jobs, length)
     chosen, size = STUDIES[name], SCALES[scale]
-    if minutes is None and chosen.seeded:
+    if minutes is None and length is None and chosen.seeded:
         minutes = size.minutes.get(name)
     return Asked(
         study=chosen,
@@ -93,6 +96,7 @@ def ask(
         device=device,
         jobs=jobs,
         minutes=minutes,
+        length=length,
     )
 
 
@@ -124,10 +128,11 @@ class Costs:
         return harmless("\n".join(lines))
 
 
-def study_costs(name: str, *, scale: str = "paper", seeds: int | None = None) -> Costs:
+def study_costs(name: str, *, scale: str = "paper", seeds: int | None = None, length: float | None = None) -> Costs:
     """Count what every cell of a study would cost; nothing is run, and no data is needed."""
-    asked = ask(name, scale, seeds=seeds)
-    return Costs(study=asked.study, scale=asked.scale, seeds=asked.seeds, cells=asked.cells)
+    asked = ask(name, scale, seeds=seeds, length=length)
+    cells = [lengthened(cell, length or 1.0) for cell in asked.cells]
+    return Costs(study=asked.study, scale=asked.scale, seeds=asked.seeds, cells=cells)
 
 
 def cost_of(cell: Cell) -> dict[str, Any]:

@@ -48,6 +48,7 @@ class Asked:
     device: str | None = None
     jobs: int | None = None
     minutes: float | None = None
+    length: float | None = None  # times the usual steps; None: as the minutes allow, or once
 
     @property
     def cells(self) -> list[Cell]:
@@ -62,6 +63,7 @@ class Asked:
             "scale": self.scale.name,
             "seeds": self.seeds,
             "minutes": self.minutes,
+            "length": self.length,
         }
 
 
@@ -107,7 +109,7 @@ def run_study(asked: Asked, report: Reporter = SILENT, stop: Callable[[], bool] 
         run_all = partial(run_jobs, processes=jobs, environments=environments, stop=stop)
         factor = begun.get("factor")
         if factor is None:
-            factor = 1.0
+            factor = asked.length or 1.0
             if asked.minutes is not None:
                 report.note("measuring how long a step of each network takes")
                 left = 60 * asked.minutes * SPARE - REPORT - clock.now()
