@@ -12,10 +12,13 @@ from PIL import Image
 
 from vitrail.config import Preprocessing
 from vitrail.config.recipe import Augmentation, RandAugment
+from vitrail.data import feed
 from vitrail.data.feed import evaluation_feed, train_feed
 from vitrail.data.open import open_split
+from vitrail.data.source import Subset
 from vitrail.data.sources.folder import FolderSource
 from vitrail.data.sources.memory import MemorySource
+from vitrail.data.sources.packed import PackedSource, pack
 from vitrail.errors import DataError
 
 STRONG = Augmentation(
@@ -194,3 +197,18 @@ def test_gray_is_weighed_from_pixels_as_from_files() -> None:
         MemorySource(green, np.array([0]), ("a",)), (9, 9), batch=1, preprocessing=Preprocessing(), channels=1
     )
     torch.testing.assert_close(next(made.epoch(0)).images, torch.full((1, 1, 9, 9), 150 / 127.5 - 1))
+
+
+def test_pixels_that_are_only_copied_are_read_without_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pack(source(7), tmp_path / "packed", (20, 26), overwrite=False)
+    packed = Subset(PackedSource(tmp_path / "packed"), np.arange(7))
+    monkeypatch.setattr(feed, "DataLoader", None)  # which starts them
+
+    def read(size: tuple[int, int]) -> torch.Tensor:
+        fed = evaluation_feed(packed, size, preprocessing=Preprocessing(), batch=3, workers=2)
+        return torch.cat([batch.images for batch in fed.epoch(0)])
+
+    pixels = np.stack([source(7).read(index) for index in range(7)])
+    np.testing.assert_allclose(read((20, 26)).permute(0, 2, 3, 1).numpy(), pixels / 127.5 - 1, atol=1e-6)
+    with pytest.raises(TypeError):  # another size is made in workers
+        read((10, 13))

@@ -85,3 +85,11 @@ def test_those_under_way_are_asked_to_save_and_end() -> None:
 def test_what_is_sent_to_a_process_is_done_there() -> None:
     found = dict(run_jobs([Job(name="pid", do=operator.call, given=os.getpid)] * 1, processes=2))
     assert found["pid"] != os.getpid()
+
+
+def test_a_process_takes_what_it_knows_unless_something_far_dearer_waits() -> None:
+    names = {"vit small": ("vit", 5.0), "bit": ("bit", 6.0), "vit": ("vit", 2.9), "hybrid": ("hybrid", 20.0)}
+    jobs = [Job(name=name, do=math.sqrt, given=1.0, kind=kind, cost=cost) for name, (kind, cost) in names.items()]
+    queue = Queue(jobs)
+    taken = [queue.take({"vit"}) for _ in range(4)]
+    assert [job.name for job in taken if job] == ["hybrid", "vit small", "bit", "vit"]

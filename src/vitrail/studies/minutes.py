@@ -37,7 +37,7 @@ def fitting(
         for name, times in ended:
             found.setdefault(name.rpartition(" ")[0], []).append(times)
     paces = {kind: max(pace for pace, _ in times) for kind, times in found.items()}
-    around = {kind: min(over for _, over in times) for kind, times in found.items()}
+    around = {kind: max(over for _, over in times) for kind, times in found.items()}
     least = max(FEWEST / length_of(cell.work)[1] for cell in cells if isinstance(cell.work, Train))
     left = seconds - (time.monotonic() - start) - STARTING
 

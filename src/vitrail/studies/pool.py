@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
@@ -27,6 +27,7 @@ class Job:
     given: Any
     after: str | None = None
     cost: float = 1.0  # the dearest that can begin is begun first
+    kind: str = ""  # of jobs that a process does faster where it has done one before: its code is compiled
 
 
 @dataclass
@@ -36,6 +37,7 @@ class _Worker:
     process: BaseProcess
     pipe: Any  # Connection; its class is another on another system
     job: Job | None = None
+    kinds: set[str] = field(default_factory=set)  # of the jobs that it was given
 
 
 @dataclass
@@ -45,12 +47,14 @@ class Queue:
     left: list[Job]
     done: set[str] = field(default_factory=set)
 
-    def take(self) -> Job | None:
-        """Take the dearest job whose turn it may be."""
+    def take(self, kinds: Collection[str] = ()) -> Job | None:
+        """Take the dearest job whose turn it may be; one of these kinds where it costs at least half as much."""
         ready = [job for job in self.left if job.after is None or job.after in self.done]
         if not ready:
             return None
         chosen = max(ready, key=lambda job: job.cost)
+        known = [job for job in ready if job.kind in kinds and job.cost >= chosen.cost / 2]
+        chosen = max(known, key=lambda job: job.cost, default=chosen)
         self.left.remove(chosen)
         return chosen
 
@@ -84,8 +88,9 @@ def run_jobs(
 def _hand_out(queue: Queue, workers: list[_Worker], stop: Callable[[], bool]) -> Iterator[tuple[str, Any]]:
     while queue.left or any(worker.job for worker in workers):
         for worker in workers:
-            if worker.job is None and (job := queue.take()) is not None:
+            if worker.job is None and (job := queue.take(worker.kinds)) is not None:
                 worker.job = job
+                worker.kinds.add(job.kind)
                 worker.pipe.send((job.do, job.given))
         busy = {worker.pipe: worker for worker in workers if worker.job}
         assert busy, f"jobs wait for what is not among them: {[job.name for job in queue.left]}"

@@ -17,7 +17,7 @@ from vitrail.files import read_json, short_hash, writing
 from vitrail.runtime.machine import choose_device, one_thread, usable_cores, usual_workers
 from vitrail.runtime.reporter import SILENT, Reporter
 from vitrail.runtime.sharing import shared_gpu
-from vitrail.studies.minutes import cost_of, fitting
+from vitrail.studies.minutes import cost_of, fitting, kind_of
 from vitrail.studies.pool import Job, run_jobs
 from vitrail.studies.scales import Scale, lengthened
 from vitrail.studies.sets import check_sets, prepare
@@ -161,7 +161,14 @@ def run_cells(
     if done:
         report.note(f"{len(done)} of {len(cells)} cells are done already")
     jobs = [
-        Job(name=cell.name, do=do_cell, given=(cell, place), after=cell.begins, cost=cost_of(cell))
+        Job(
+            name=cell.name,
+            do=do_cell,
+            given=(cell, place),
+            after=cell.begins,
+            cost=cost_of(cell),
+            kind=kind_of(cell.work) if isinstance(cell.work, Train) else "",
+        )
         for cell in cells
         if cell.name not in done
     ]

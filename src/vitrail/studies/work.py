@@ -93,7 +93,6 @@ def train(cell: Cell, work: Train, place: Place) -> Numbers:
     if not run.finished:
         raise KeyboardInterrupt(f"{cell.name}: interrupted at step {run.step:,} of {run.steps:,}, and saved.")
     shutil.rmtree(folder / SAVED, ignore_errors=True)
-    forget_compiled(place)
     part = "test_" if work.patience is None else ""
     measured = {name: run.metrics.get(f"{part}{name}") for name in ("accuracy", "loss")}  # without labels a loss alone
     found = {name: value for name, value in measured.items() if value is not None}
@@ -105,9 +104,8 @@ def train(cell: Cell, work: Train, place: Place) -> Numbers:
 def try_out(work: Train, place: Place) -> tuple[float, float]:
     """Give the seconds of a step of a run, and those beside its steps, from a short one of which nothing is kept."""
     fields = {**work.fields, **lengths(TRIAL), "log_every": EVERY}
-    if work.patience is not None:
-        fields["evaluate_every"] = TRIAL // EVALUATIONS
-    trial = replace(work, fields=fields, begins=None, fresh_positions=False, patience=None)
+    patience = None if work.patience is None else TRIAL  # evaluated as often, and never stopped
+    trial = replace(work, fields=fields, begins=None, fresh_positions=False, patience=patience)
     with tempfile.TemporaryDirectory() as folder:
         aside = replace(place, folder=Path(folder))
         start, cell = time.perf_counter(), Cell(at={"trial": 0}, work=trial)
@@ -117,12 +115,6 @@ def try_out(work: Train, place: Place) -> tuple[float, float]:
     rates = [record["time"]["images_per_second"] for record in records if record["kind"] == "train"]
     pace = length_of(work)[0] / statistics.median(rates[-COUNTED:])
     return pace, max(taken - TRIAL * pace, 0.0)
-
-
-def forget_compiled(place: Place) -> None:
-    """Forget compiled models, as those of many cells reach the limit of one code's compilations."""
-    if place.device.startswith("cuda"):
-        torch.compiler.reset()
 
 
 def asked_of(work: Train, place: Place) -> dict[str, Any]:

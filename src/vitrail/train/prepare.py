@@ -43,6 +43,7 @@ Probe = Callable[[Model, InferenceOptions], Mapping[str, float]]
 PIXELS = 1 << 16  # of the training images, that make a palette
 TOGETHER = 64  # images that are read at once for it
 MOST_EVALUATED = 256  # images at once
+COMPILATIONS = 128  # of a model's code in a process: several models, at several batch sizes, trained and evaluated
 TIMES = 10  # evaluations and checkpoints of a run, where nothing else is said
 
 
@@ -229,16 +230,22 @@ def wrap(model: Model, module: nn.Module, training: Training, group: Group) -> t
         parts: list[nn.Module] = list(model.blocks if isinstance(model, ViT) else stages)
         if compiled:
             # Blocks share their code and differ in their rate of stochastic depth; each trains and evaluates.
-            limit = 2 * len(parts) + 2
-            torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, limit)
+            allow_compilations(2 * len(parts) + 2)
             for part in parts:
                 part.compile(dynamic=False)
         shard(module, parts)
         return module, nullcontext
+    if compiled:
+        allow_compilations(COMPILATIONS)
     if group.world_size > 1:
         whole = DistributedDataParallel(module, device_ids=[group.device] if group.device.type == "cuda" else None)
         return (torch.compile(whole, dynamic=False) if compiled else whole), whole.no_sync
     return (torch.compile(module, dynamic=False) if compiled else module), nullcontext
+
+
+def allow_compilations(count: int) -> None:
+    """Let a module's code be compiled so many times in this process; beyond that torch runs it as it is, and slowly."""
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, count)
 
 
 def compiles(training: Training, device: torch.device) -> bool:
