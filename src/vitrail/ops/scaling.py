@@ -14,6 +14,7 @@ Reals = NDArray[np.float64]
 EXPONENTS = (0.02, 2.5)  # between which both are searched
 GRID, ZOOMS = 13, 6  # places of a search along each exponent, and how often it is repeated around the best
 NUMBERS = 5  # that the law has
+TIE = 1e-9  # of an error: those that differ by less are alike but for rounding, which is another's on another machine
 SUPPORTS = [np.array(part) for size in (1, 2, 3) for part in combinations(range(3), size)]
 
 
@@ -40,7 +41,8 @@ def fit_law(parameters: Reals, images: Reals, losses: Reals) -> Law:
     windows = [EXPONENTS, EXPONENTS]
     for _ in range(ZOOMS):
         first, second = (np.geomspace(*window, GRID) for window in windows)
-        best = min(best, _search(small, seen, losses, first, second), key=lambda found: found[0])
+        found = _search(small, seen, losses, first, second)
+        best = found if found[0] < best[0] * (1 - TIE) else best
         windows = [_around(place, window) for place, window in zip(best[1], windows, strict=True)]
     _, (one, two), (least, first_factor, second_factor) = best
     return Law(float(least), float(first_factor) * scales[0] ** one, float(second_factor) * scales[1] ** two, one, two)
@@ -64,7 +66,7 @@ def _search(
     )  # pairs runs 3, so that errors are relative
     factors = _non_negative(columns)
     errors = np.square((columns @ factors[:, :, None])[:, :, 0] - 1.0).sum(axis=1)
-    place = int(errors.argmin())
+    place = int((errors <= errors.min() * (1 + TIE)).argmax())  # the first
     return float(errors[place]), (float(pairs[place, 0]), float(pairs[place, 1])), factors[place]
 
 
