@@ -12,7 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrail.config import Grid, HybridStem, Learned2DPositions, LearnedPositions, ModelConfig, RelativePositions
+from vitrail.config import (
+    Grid,
+    HybridStem,
+    Learned2DPositions,
+    LearnedPositions,
+    ModelConfig,
+    RelativePositions,
+    Resampling,
+    RotaryPositions,
+)
 from vitrail.config.check import as_size, pair, whole
 from vitrail.config.fields import hints, mean, override, reach
 from vitrail.config.model import ViTConfig
@@ -222,7 +231,10 @@ def change_size(weights: Weights, old: ModelConfig, new: ModelConfig) -> Adapted
     fresh: Weights = {}
     match old.positions:
         case LearnedPositions(resampling=how):
-            fresh = {name: resample_positions(table, old.grid, new.grid, how) for name, table in tables.items()}
+            fresh = resample_tables(tables, old, new, how)
+            said += f" ({how})"
+        case RotaryPositions(table=how) if how is not None:
+            fresh = resample_tables(tables, old, new, how)
             said += f" ({how})"
         case Learned2DPositions():
             axes = {"positions.rows.": 0, "positions.cols.": 1}
@@ -234,6 +246,11 @@ def change_size(weights: Weights, old: ModelConfig, new: ModelConfig) -> Adapted
         case _:
             said = f"positions are those of the new grid {new.grid[0]}x{new.grid[1]}"
     return weights | fresh, (said,)
+
+
+def resample_tables(tables: Weights, old: ViTConfig, new: ViTConfig, how: Resampling) -> Weights:
+    """Resample every table; the entries of the tokens before the patches stay."""
+    return {name: resample_positions(table, old.grid, new.grid, how, old.leading) for name, table in tables.items()}
 
 
 def change_patch(weights: Weights, old: ModelConfig, new: ModelConfig) -> Adapted:
@@ -292,8 +309,8 @@ def replace_head(weights: Weights, new: ModelConfig) -> Adapted:
     if new.cosine_scale is not None:
         directions = draw(DIRECTIONS, (new.classes, new.representation), seed=0)
         return kept | {DIRECTIONS: directions.to(like)}, (said,)
-    head = {
-        "head.weight": like.new_zeros(new.classes, new.representation),
-        "head.bias": like.new_full((new.classes,), new.head_bias),
-    }
-    return kept | head, (said,)
+    two = isinstance(new, ViTConfig) and new.pooling == "distilled"
+    for name in ("head.first", "head.second") if two else ("head",):
+        kept[f"{name}.weight"] = like.new_zeros(new.classes, new.representation // (1 + two))
+        kept[f"{name}.bias"] = like.new_full((new.classes,), new.head_bias)
+    return kept, (said,)

@@ -22,7 +22,7 @@ from vitrail.inspection.page import TEMPLATE, as_script, fill_template, plain, u
 from vitrail.inspection.report import in_words
 from vitrail.inspection.views import check_weights
 from vitrail.models import Model, ViT
-from vitrail.models.base import SHORTEST, CosineHead
+from vitrail.models.heads import SHORTEST, CosineHead
 from vitrail.models.positions import AddedPositions
 
 Precision = Literal["float32", "float16", "int8"]

@@ -64,7 +64,7 @@ def shape_of(model: ViT, images: Float[Tensor, "B C H W"]) -> AttentionShape:
         images=len(images),
         layers=len(model.blocks),
         heads=model.config.heads,
-        leading=model.config.class_tokens,
+        leading=model.config.leading,
         grid=model.grid_of(images),
         stride=model.config.stem.stride,
         device=images.device,
@@ -89,7 +89,7 @@ def observe(
                     observer.see(layer, first, some)
         tokens = block(tokens, grid, keys)
         if features is not None:
-            patches = model.norm(tokens)[:, model.config.class_tokens :]
+            patches = model.norm(tokens)[:, model.config.leading :]
             features.add(layer, patches.transpose(1, 2).unflatten(2, grid))
     return model.norm(tokens)
 

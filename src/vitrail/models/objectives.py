@@ -109,7 +109,7 @@ class MaskedPatchModel(nn.Module):
         encoder = self.encoder
         grid = encoder.grid_of(images)
         embeddings = corrupt(encoder.embed_patches(images), self.mask, patches, kinds, others)
-        tokens = encoder.encode(encoder.add_positions(embeddings, grid), grid)[:, encoder.config.class_tokens :]
+        tokens = encoder.encode(encoder.add_positions(embeddings, grid), grid)[:, encoder.config.leading :]
         return self.predictor(take(tokens, patches))
 
 

@@ -68,6 +68,8 @@ def build_positions(config: ViTConfig) -> TokenPositions:
             return TokenPositions(config, "stem")
         case kinds.LearnedPositions(at=at, resampling=resampling):
             return Learned(config, at, resampling)
+        case kinds.RotaryPositions(table=table):  # attention itself turns queries and keys
+            return TokenPositions(config, "stem") if table is None else Learned(config, "stem", table)
         case kinds.Learned2DPositions(at=at):
             return Learned2D(config, at)
         case kinds.RelativePositions(at=at):

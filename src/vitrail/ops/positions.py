@@ -12,13 +12,20 @@ from vitrail.ops.patches import same_size
 
 
 def resample_positions(
-    table: Float[Tensor, "T D"], old: tuple[int, int], new: tuple[int, int], how: Resampling = "bilinear-corners"
+    table: Float[Tensor, "T D"],
+    old: tuple[int, int],
+    new: tuple[int, int],
+    how: Resampling = "bilinear-corners",
+    before: int | None = None,
 ) -> Float[Tensor, "T2 D"]:
-    """Resample a table from one grid (rows, cols) to another, as the authors do or another library."""
+    """Resample a table from one grid (rows, cols) to another, as the authors do or another library.
+
+    `before` says how many entries stand before the patches', and stay (None: none or one).
+    """
     leading = table.shape[0] - old[0] * old[1]
     if any(side < 1 for side in (*old, *new)):
         raise ShapeError(f"a grid has at least one row and one column; got {old} and {new}.")
-    if leading not in (0, 1):
+    if leading not in ((0, 1) if before is None else (before,)):
         raise ShapeError(
             f"a grid of {old[0]}x{old[1]} has {old[0] * old[1]} positions, {old[0] * old[1] + 1} with a class token; "
             f"the table has {table.shape[0]}."
