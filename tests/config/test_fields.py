@@ -86,7 +86,10 @@ def test_a_part_is_set_by_its_word_and_its_fields_in_any_order() -> None:
         ("stem=hybrid", "stem=hybrid needs fields of its own. Begin with a model that has it"),
         ("stem.ptch=8", r"no field 'stem.ptch'\. Did you mean 'stem.patch'\?"),
         ("widht=8", r"no field 'widht'\. Did you mean 'width'\?"),
-        ("units=3,4", r"'units' is a field of stem=hybrid; here stem is patches, whose fields are patch\. Leave units"),
+        (
+            "units=3,4",
+            r"'units' is a field of stem=hybrid; here stem is patches, whose fields are patch, norms\. Leave units",
+        ),
         ("stem.units=3", "'units' is a field of stem=hybrid; here stem is patches"),
         ("heads=7", "heads must divide the width 768; got 7 heads"),
     ],

@@ -38,7 +38,17 @@ Adapted = tuple[Weights, tuple[str, ...]]  # new weights, and in words what is n
 # What the weights do not decide.
 CHANGEABLE = (
     *("activation", "attention_dropout", "checkpointing", "cosine_scale", "dropout", "epsilon", "filter_epsilon"),
-    *("head_bias", "heads", "positions.resampling", "pre_logits", "resampling", "stem.epsilon", "stem.filter_epsilon"),
+    *(
+        "head_bias",
+        "heads",
+        "norm",
+        "pooling",
+        "positions.resampling",
+        "pre_logits",
+        "resampling",
+        "stem.epsilon",
+        "stem.filter_epsilon",
+    ),
     *("stem.filter_rule", "stochastic_depth"),
 )
 ARGUMENTS = ("image_size", "classes", "patch", "channels", "grid", "keep_pre_logits")
@@ -109,6 +119,8 @@ class Request:
         if self.classes is None and old.classes and (scale is None) != (old.cosine_scale is None):
             raise ConfigError(f"cosine_scale={scale!r} needs a classifier of another kind. Give classes=... too.")
         if isinstance(old, ViTConfig):
+            if changes.get("pooling", old.pooling) != old.pooling and old.class_token is None:
+                changes["class_token"] = bool(old.class_tokens)
             self._choose_pre_logits(changes, old)
             self._check_patch(old)
         return override(old, changes)
@@ -257,6 +269,8 @@ def change_patch(weights: Weights, old: ModelConfig, new: ModelConfig) -> Adapte
     """Resize the patch kernel by the pseudo-inverse (FlexiViT): a resized patch has the embedding that it had."""
     if not isinstance(old, ViTConfig) or not isinstance(new, ViTConfig) or old.stem.patch == new.stem.patch:
         return weights, ()
+    if getattr(old.stem, "norms", False):
+        raise CheckpointError("patches whose values are normed cannot be resized. Take the file's own patch.")
     name = f"embedding.{'patches.' if isinstance(old.stem, HybridStem) else ''}projection.weight"
     before, after = old.stem.patch, new.stem.patch
     kernel = resample_patches(weights[name], before, after)
@@ -273,6 +287,8 @@ def change_channels(weights: Weights, old: ModelConfig, new: ModelConfig) -> Ada
         )
     name = "root.weight"
     if isinstance(old, ViTConfig):
+        if getattr(old.stem, "norms", False):
+            raise CheckpointError("the channels of patches whose values are normed cannot change. Take the file's own.")
         name = "embedding.resnet.root.weight" if isinstance(old.stem, HybridStem) else "embedding.projection.weight"
     kernel = weights[name]
     if kernel.ndim == 2:  # D PPC: the channel is the last of a flat patch

@@ -44,6 +44,7 @@ class PatchStem(Checked, word="patches"):
     """Patches cut straight from the pixels (Section 3.1)."""
 
     patch: int
+    norms: bool = False  # of a patch's values, and of its embedding
 
     @property
     def stride(self) -> int:

@@ -66,9 +66,13 @@ class SinusoidalPositions(Checked, where="positions.", word="sinusoidal"):
 
 @dataclass(frozen=True, kw_only=True)
 class Sinusoidal2DPositions(Checked, where="positions.", word="sinusoidal-2d"):
-    """Fixed sines and cosines of the row in the first D/2 features, of the column in the others."""
+    """Fixed sines and cosines of the row in the first D/2 features, of the column in the others.
+
+    "simple" is big_vision's code: sines and then cosines of the column, then of the row, down to a rate of 1/10000.
+    """
 
     at: AppliedAt = "stem"
+    code: Literal["transformer", "simple"] = "transformer"
 
 
 FixedPositions = SinusoidalPositions | Sinusoidal2DPositions

@@ -227,7 +227,7 @@ RENAMED["decay"] = "weight_decay"  # of an optimizer; an average's is still its 
 # Fields that documents do not have which were written before there were any: there they have their defaults,
 ADDED = frozenset({"cosine_scale", "margin", "held_out", "objective", "causal", "probe_every", "decoder_head_width"})
 ADDED |= {"warmup_epochs", "result", "class_token", "registers", "first_norm", "final_norm", "mlp", "inner_norm"}
-ADDED |= {"qk_norm", "attention_width", "projection"}
+ADDED |= {"qk_norm", "attention_width", "projection", "norms", "code"}
 MEANT = {"decoder_head_width": 32, "result": "last"}  # or what was meant then
 
 

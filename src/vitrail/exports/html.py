@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail import __version__
+from vitrail.checkpoint.fit import parts_of
 from vitrail.config import HybridStem, PatchStem
 from vitrail.config.check import one_of
 from vitrail.errors import ConfigError
@@ -134,6 +135,12 @@ def _check(model: Model, precision: Precision) -> ViT:
         raise ConfigError(
             f"a page holds at most {MOST_BYTES / 1e6:.0f} MB of weights; got {size / 1e6:.0f} MB of {precision}. {hint}"
         )
+    strange = [*parts_of(config).values()]
+    strange += [] if config.pooling in ("token", "mean", "max") else [f"pooling={config.pooling}"]
+    strange += [] if config.activation in ("gelu-tanh", "gelu", "relu") else [f"activation={config.activation}"]
+    if getattr(config.positions, "code", "transformer") != "transformer" or strange:
+        what = ", ".join(strange) or "positions of this code"
+        raise ConfigError(f"the page has no arithmetic for {what}. Export it to onnx.")
     check_weights(model)
     return model
 

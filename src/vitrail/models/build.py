@@ -43,12 +43,6 @@ def three_xavier_uniform(tensor: Tensor, generator: Generator) -> None:
         nn.init.xavier_uniform_(part, generator=generator)
 
 
-def two_xavier_uniform(tensor: Tensor, generator: Generator) -> None:
-    """Draw key and value each as a matrix of its own."""
-    for part in tensor.chunk(2):
-        nn.init.xavier_uniform_(part, generator=generator)
-
-
 ZERO, ONE = constant(0), constant(1)
 HEAD_BIASES = ("head.bias", "head.first.bias", "head.second.bias")
 DIRECTIONS = "head.directions.weight"  # of a classifier by cosines
@@ -58,8 +52,7 @@ TABLE: tuple[tuple[str, Draw], ...] = (
     ("class_token", ZERO),
     ("registers", normal(0.02)),
     ("pooling.probe", normal(0.02)),
-    ("pooling.query.weight", xavier_uniform),
-    ("pooling.key_value.weight", two_xavier_uniform),
+    ("pooling.qkv.weight", three_xavier_uniform),
     ("pooling.out.weight", xavier_uniform),
     ("projection.weight", lecun_normal),
     ("objective.mask", normal(0.02)),

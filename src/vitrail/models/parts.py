@@ -5,6 +5,7 @@ from typing import assert_never
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from vitrail.config import Grid, RotaryPositions, ViTConfig
 from vitrail.models.encoder import Block, Mlp, SelfAttention
@@ -88,16 +89,18 @@ class AttentionPool(nn.Module):
         width = config.width
         self.heads, self.leading = config.heads, config.leading
         self.probe = nn.Parameter(torch.empty(width))
-        self.query, self.key_value = nn.Linear(width, width), nn.Linear(width, 2 * width)
+        self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
         self.mlp_norm = nn.LayerNorm(width, eps=config.epsilon)
         self.mlp = Mlp(config)
 
     def forward(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B D"]:
         """What the query takes of the patches, and the MLP's word on it."""
-        patches = tokens[:, self.leading :]
-        query = self.query(self.probe.to(tokens.dtype)).unflatten(0, (self.heads, -1))  # h d
-        key, value = self.key_value(patches).unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)  # B h N d
+        width = len(self.probe)
+        weight, bias = self.qkv.weight, self.qkv.bias
+        query = F.linear(self.probe[None], weight[:width], bias[:width]).unflatten(1, (self.heads, -1))[0]  # h d
+        both = F.linear(tokens[:, self.leading :], weight[width:], bias[width:])  # B N 2D
+        key, value = both.unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)  # B h N d
         query = query[:, None].expand(key.shape[0], -1, -1, -1)  # B h 1 d
         pooled = self.out(attend(query, key, value, dropout=0.0, relative=None).flatten(1))  # B D
         return pooled + self.mlp(self.mlp_norm(pooled)[:, None])[:, 0]

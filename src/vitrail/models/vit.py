@@ -29,12 +29,31 @@ class PatchEmbedding(nn.Module):
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
         """Cut and project."""
-        return self.projection(patchify(images, self.patch))
+        return self.project(patchify(images, self.patch))
+
+    def project(self, patches: Float[Tensor, "B N PPC"]) -> Float[Tensor, "B N D"]:
+        """Embed flat patches."""
+        return self.projection(patches)
+
+
+class NormedEmbedding(PatchEmbedding):
+    """A projection with a norm before it, of a patch's values, and one after it (Kumar et al., 2023)."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__(config.stem.patch, config.channels, config.width)
+        self.values_norm = nn.LayerNorm(self.projection.in_features, eps=config.epsilon)
+        self.embedding_norm = nn.LayerNorm(config.width, eps=config.epsilon)
+
+    def project(self, patches: Float[Tensor, "B N PPC"]) -> Float[Tensor, "B N D"]:
+        """Embed flat patches."""
+        return self.embedding_norm(self.projection(self.values_norm(patches)))
 
 
 def build_embedding(config: ViTConfig) -> PatchEmbedding | HybridEmbedding:
     """Make the stem that the configuration names."""
     match config.stem:
+        case PatchStem(norms=True):
+            return NormedEmbedding(config)
         case PatchStem(patch=patch):
             return PatchEmbedding(patch, config.channels, config.width)
         case HybridStem() as stem:

@@ -79,6 +79,21 @@ def sinusoidal_2d_table(
 
 
 @constant
+def simple_2d_table(
+    width: int, leading: int, old: tuple[int, int], new: tuple[int, int], device: torch.device
+) -> Float[Tensor, "T D"]:
+    """Sines and then cosines of a patch's column in D/2 features, of its row in the others (Beyer et al., 2022)."""
+    count = width // 4
+    rates = 10000 ** (-torch.arange(count, dtype=torch.float64, device=device) / max(count - 1, 1))
+    down, across = (
+        torch.cat([angles.sin(), angles.cos()], dim=1)
+        for angles in (_places(*sides, device)[:, None] * rates for sides in zip(old, new, strict=True))
+    )
+    grid = torch.cat([across.expand(new[0], -1, -1), down[:, None].expand(-1, new[1], -1)], dim=2)  # rows cols D
+    return torch.cat([grid.new_zeros(leading, width), grid.flatten(0, 1)]).float()
+
+
+@constant
 def _bicubic(old: int, new: int, how: Resampling, device: torch.device) -> Float[Tensor, "new old"]:
     """Give the share of every old place in every new one, as torch's own interpolation has it.
 

@@ -40,7 +40,9 @@ def rotate(
 ) -> Float[Tensor, "B h T d"]:
     """Turn the patches' pairs of features by their angles; the tokens before the patches stay."""
     patches = heads[:, :, leading:]
-    if patches.shape[2] != table.shape[1]:
+    if (
+        not torch.compiler.is_compiling() and patches.shape[2] != table.shape[1]
+    ):  # a trace's free sizes are not compared
         raise ShapeError(
             f"rotary positions are of every patch of a grid, here {table.shape[1]}; got {patches.shape[2]} patches. "
             "Give all of them, with their grid=(rows, cols)."

@@ -1,6 +1,6 @@
 """What the parts beside the paper's own add to a Vision Transformer's counts."""
 
-from vitrail.config import ViTConfig
+from vitrail.config import PatchStem, ViTConfig
 
 
 def expanded(config: ViTConfig) -> int:
@@ -18,7 +18,10 @@ def norms_of_block(config: ViTConfig) -> int:
 
 def norms_around(config: ViTConfig) -> int:
     """Count the weights of the norms before and after the layers."""
-    return 2 * config.width * (config.first_norm + (config.last_norm != "none"))
+    found = 2 * config.width * (config.first_norm + (config.last_norm != "none"))
+    if isinstance(config.stem, PatchStem) and config.stem.norms:
+        found += 2 * (config.stem.patch**2 * config.channels + config.width)
+    return found
 
 
 def readout(config: ViTConfig) -> dict[str, int]:
