@@ -169,6 +169,11 @@ def test_what_tensors_do_not_show_is_refused_until_it_is_said(
         vitrail.load(path, heads=4)
 
 
+def test_a_published_model_that_pools_its_register_too_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="test_vit3 pools its register with the patches"):
+        recognized("test_vit3", entries_of("test_vit3"))
+
+
 def test_dinov2_in_its_authors_names_has_a_class_position_and_none_of_its_registers(tmp_path: Path) -> None:
     theirs = make("registers", SMALL | {"num_classes": 0})
     held = theirs.state_dict()

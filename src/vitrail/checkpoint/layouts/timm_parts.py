@@ -71,6 +71,8 @@ def parts_of(headers: Headers, norm: object) -> dict[str, Any]:
     fields["inner_norm"] = "both" if attention else "mlp" if mlp else "none"
     if "attn_pool.latent" in headers:
         fields["pooling"] = "attention"
+        if count and headers.shape("attn_pool.latent", 3)[2] == 96 and "blocks.8.norm1.weight" in headers:
+            raise CheckpointError("timm's test_vit3 pools its register with the patches, which no model here does.")
     elif registers == "dist_token":
         fields["pooling"] = "distilled"
     return fields
