@@ -1,5 +1,6 @@
 """Models of other libraries with random weights, every one of them different from its first value."""
 
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,12 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+
+from vitrail.checkpoint.adapt import Request
+from vitrail.checkpoint.archives.base import Archive, Entry
+from vitrail.checkpoint.load import recognize
+from vitrail.checkpoint.run_folder import Location
+from vitrail.config import ModelConfig
 
 
 def stirred(model: nn.Module) -> nn.Module:
@@ -54,3 +61,33 @@ def saved(model: nn.Module, path: Path) -> Path:
 def images(height: int, width: int, channels: int = 3, batch: int = 2) -> Tensor:
     generator = torch.Generator().manual_seed(3)
     return torch.rand(batch, channels, height, width, generator=generator) * 2 - 1
+
+
+class Shapes(Archive):
+    """A file without contents."""
+
+    kind = "shapes"
+
+    def read(self, name: str) -> Tensor:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+
+def entries_of(model: Any) -> dict[str, Entry]:
+    """Names and shapes of a model, or of timm's model of this name."""
+    import timm
+
+    if isinstance(model, str):
+        with torch.device("meta"):
+            model = timm.create_model(model)
+    return {key: Entry(tuple(value.shape), value.dtype) for key, value in model.state_dict().items()}
+
+
+def recognized(name: str, entries: dict[str, Entry], grid: Any = None, **fields: Any) -> ModelConfig:
+    location = Location(source=name, weights=Path(name), documents={})
+    with open(os.devnull, "rb") as file:
+        opened = recognize(location, Shapes(Path(name), file, entries), Request(grid=grid, fields=fields))
+    assert opened.check()
+    return opened.found.config

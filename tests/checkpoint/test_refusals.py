@@ -134,7 +134,7 @@ def test_sizes_and_fields_are_checked_too(untyped: None, tmp_path: Path) -> None
         vitrail.load(path, grid=(3, 5), image_size=(13, 20))
     with pytest.raises(ConfigError, match="Did you mean 'dropout'"):
         vitrail.load(path, grid=(3, 5), droput=0.1)
-    for name in ("depth", "heads", "positions", "pooling"):
+    for name in ("depth", "heads", "positions"):
         with pytest.raises(ConfigError, match=f"load cannot change '{name}': the file decides"):
             vitrail.load(path, grid=(3, 5), **{name: 4})  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="pre_logits=9: the file has none"):

@@ -10,7 +10,7 @@ from PIL import Image
 
 import vitrail
 from vitrail.cli import main
-from vitrail.models.base import CosineHead
+from vitrail.models.heads import CosineHead
 
 TINY = ("--model", "ViT-Ti/4", "--set", "model.depth=1", "--set", "model.width=24", "--set", "model.heads=3")
 FAST = (*TINY, "--set", "model.mlp_width=29", "--set", "image_size=8x12", "--batch", "16", "--workers", "0")

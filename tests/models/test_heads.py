@@ -11,7 +11,7 @@ import vitrail
 from vitrail.config import decode, encode, override
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models import Model, build
-from vitrail.models.base import CosineHead
+from vitrail.models.heads import CosineHead
 from vitrail.ops.cost.counts import forward_macs, parameters
 from vitrail.train.state import is_kernel
 

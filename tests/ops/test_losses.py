@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrail.config.recipe import Loss
-from vitrail.models.base import CosineHead
+from vitrail.models.heads import CosineHead
 from vitrail.ops.losses import loss_of, smooth, with_margin
 
 Formula = Callable[[reference.Reals, reference.Reals], reference.Reals]

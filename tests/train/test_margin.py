@@ -12,7 +12,7 @@ from train.test_loop import LIVELY, STILL, assert_close, images_of, ready, scale
 
 from vitrail.config.recipe import Adam, Augmentation, Schedule
 from vitrail.errors import ConfigError
-from vitrail.models.base import CosineHead
+from vitrail.models.heads import CosineHead
 from vitrail.runtime.reporter import SILENT
 from vitrail.train.run import run
 

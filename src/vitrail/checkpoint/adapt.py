@@ -12,7 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrail.config import Grid, HybridStem, Learned2DPositions, LearnedPositions, ModelConfig, RelativePositions
+from vitrail.config import (
+    Grid,
+    HybridStem,
+    Learned2DPositions,
+    LearnedPositions,
+    ModelConfig,
+    RelativePositions,
+    Resampling,
+    RotaryPositions,
+)
 from vitrail.config.check import as_size, pair, whole
 from vitrail.config.fields import hints, mean, override, reach
 from vitrail.config.model import ViTConfig
@@ -29,7 +38,17 @@ Adapted = tuple[Weights, tuple[str, ...]]  # new weights, and in words what is n
 # What the weights do not decide.
 CHANGEABLE = (
     *("activation", "attention_dropout", "checkpointing", "cosine_scale", "dropout", "epsilon", "filter_epsilon"),
-    *("head_bias", "heads", "positions.resampling", "pre_logits", "resampling", "stem.epsilon", "stem.filter_epsilon"),
+    *(
+        "head_bias",
+        "heads",
+        "norm",
+        "pooling",
+        "positions.resampling",
+        "pre_logits",
+        "resampling",
+        "stem.epsilon",
+        "stem.filter_epsilon",
+    ),
     *("stem.filter_rule", "stochastic_depth"),
 )
 ARGUMENTS = ("image_size", "classes", "patch", "channels", "grid", "keep_pre_logits")
@@ -100,6 +119,8 @@ class Request:
         if self.classes is None and old.classes and (scale is None) != (old.cosine_scale is None):
             raise ConfigError(f"cosine_scale={scale!r} needs a classifier of another kind. Give classes=... too.")
         if isinstance(old, ViTConfig):
+            if changes.get("pooling", old.pooling) != old.pooling and old.class_token is None:
+                changes["class_token"] = bool(old.class_tokens)
             self._choose_pre_logits(changes, old)
             self._check_patch(old)
         return override(old, changes)
@@ -222,7 +243,10 @@ def change_size(weights: Weights, old: ModelConfig, new: ModelConfig) -> Adapted
     fresh: Weights = {}
     match old.positions:
         case LearnedPositions(resampling=how):
-            fresh = {name: resample_positions(table, old.grid, new.grid, how) for name, table in tables.items()}
+            fresh = resample_tables(tables, old, new, how)
+            said += f" ({how})"
+        case RotaryPositions(table=how) if how is not None:
+            fresh = resample_tables(tables, old, new, how)
             said += f" ({how})"
         case Learned2DPositions():
             axes = {"positions.rows.": 0, "positions.cols.": 1}
@@ -236,10 +260,17 @@ def change_size(weights: Weights, old: ModelConfig, new: ModelConfig) -> Adapted
     return weights | fresh, (said,)
 
 
+def resample_tables(tables: Weights, old: ViTConfig, new: ViTConfig, how: Resampling) -> Weights:
+    """Resample every table; the entries of the tokens before the patches stay."""
+    return {name: resample_positions(table, old.grid, new.grid, how, old.leading) for name, table in tables.items()}
+
+
 def change_patch(weights: Weights, old: ModelConfig, new: ModelConfig) -> Adapted:
     """Resize the patch kernel by the pseudo-inverse (FlexiViT): a resized patch has the embedding that it had."""
     if not isinstance(old, ViTConfig) or not isinstance(new, ViTConfig) or old.stem.patch == new.stem.patch:
         return weights, ()
+    if getattr(old.stem, "norms", False):
+        raise CheckpointError("patches whose values are normed cannot be resized. Take the file's own patch.")
     name = f"embedding.{'patches.' if isinstance(old.stem, HybridStem) else ''}projection.weight"
     before, after = old.stem.patch, new.stem.patch
     kernel = resample_patches(weights[name], before, after)
@@ -256,6 +287,8 @@ def change_channels(weights: Weights, old: ModelConfig, new: ModelConfig) -> Ada
         )
     name = "root.weight"
     if isinstance(old, ViTConfig):
+        if getattr(old.stem, "norms", False):
+            raise CheckpointError("the channels of patches whose values are normed cannot change. Take the file's own.")
         name = "embedding.resnet.root.weight" if isinstance(old.stem, HybridStem) else "embedding.projection.weight"
     kernel = weights[name]
     if kernel.ndim == 2:  # D PPC: the channel is the last of a flat patch
@@ -292,8 +325,8 @@ def replace_head(weights: Weights, new: ModelConfig) -> Adapted:
     if new.cosine_scale is not None:
         directions = draw(DIRECTIONS, (new.classes, new.representation), seed=0)
         return kept | {DIRECTIONS: directions.to(like)}, (said,)
-    head = {
-        "head.weight": like.new_zeros(new.classes, new.representation),
-        "head.bias": like.new_full((new.classes,), new.head_bias),
-    }
-    return kept | head, (said,)
+    two = isinstance(new, ViTConfig) and new.pooling == "distilled"
+    for name in ("head.first", "head.second") if two else ("head",):
+        kept[f"{name}.weight"] = like.new_zeros(new.classes, new.representation // (1 + two))
+        kept[f"{name}.bias"] = like.new_full((new.classes,), new.head_bias)
+    return kept, (said,)

@@ -14,15 +14,16 @@ from torch import Tensor
 from vitrail.checkpoint.archives.base import Entry
 from vitrail.checkpoint.layouts.base import NOTE
 from vitrail.checkpoint.layouts.timm import ACTIVATIONS
-from vitrail.config import Card, ModelConfig, Preprocessing, Provenance, ViTConfig, decode, encode
+from vitrail.config import Card, ModelConfig, Preprocessing, Provenance, RotaryPositions, ViTConfig, decode, encode
 from vitrail.config.check import texts
-from vitrail.config.preprocessing import AUTHORS, DECISIVE, IMAGENET
+from vitrail.config.preprocessing import AUTHORS, DECISIVE, IMAGENET, NAMED
 from vitrail.errors import ConfigError
 from vitrail.files import parse_json
 
 # The buffers of a layer that people put in front of a model: 0.mean and 0.std, normalize.mean, pixel_mean.
 MEAN = re.compile(r"(.*\.)?_?((pixel|image|img|input|data|norm)_)?mean")
 DEVIATIONS = ("std", "deviation", "stdev", "sigma")
+OF_IMAGENET = ("torchvision", "deit", "dinov2", "dinov2_with_registers", "dinov3_vit")
 PIL_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 
 
@@ -38,8 +39,11 @@ def read_card(layout: str, config: ModelConfig, documents: Mapping[str, Any], pr
             listed = said.get("label_names")
             names = tuple(listed) if _fits(listed, config) else None
             how = how or _from_timm(said.get("pretrained_cfg"))
+        case "openclip":
+            how = how or _from_openclip(documents.get("open_clip_config.json", {}).get("preprocess_cfg"))
     if how is None:
-        how, assumed = usual_preprocessing(layout, config.channels), DECISIVE
+        family = provenance.dialect.get("family") if isinstance(provenance.dialect, Mapping) else None
+        how, assumed = usual_preprocessing(str(family or layout), config.channels), DECISIVE
     return Card(provenance=replace(provenance, assumed=assumed), class_names=names, preprocessing=how)
 
 
@@ -87,23 +91,33 @@ def normalized(card: Card, names: tuple[str, str], read: Callable[[str], Tensor]
 
 
 def usual_preprocessing(layout: str, channels: int) -> Preprocessing:
-    """Give what is assumed of a file that says nothing: torchvision's published weights read as ImageNet's colors."""
-    return IMAGENET if layout == "torchvision" and channels == len(IMAGENET.mean) else AUTHORS
+    """Give what is assumed of a file that says nothing, by its layout or by its family of transformers.
+
+    torchvision's published weights read as ImageNet's colors, and so do those of DeiT and DINO; CLIP has its own.
+    """
+    if channels != len(IMAGENET.mean):
+        return AUTHORS
+    return NAMED["clip"] if layout in ("clip", "openclip") else IMAGENET if layout in OF_IMAGENET else AUTHORS
 
 
 def to_timm_config(config: ViTConfig, card: Card) -> dict[str, Any]:
     """Give the config.json beside weights that timm opens, as local-dir:FOLDER: the model, classes, preprocessing."""
-    how, token = card.preprocessing, config.pooling == "token"
+    how, pool = card.preprocessing, {"token": "token", "attention": "map"}.get(config.pooling, "avg")
+    if config.mlp != "plain" or config.pooling == "distilled" or isinstance(config.positions, RotaryPositions):
+        raise ConfigError(
+            "timm's documents say nothing of gates, rotary positions or two tokens. Give a file, .safetensors."
+        )
     ratio = config.mlp_width / config.width
     ratio = ratio if int(config.width * ratio) == config.mlp_width else (config.mlp_width + 0.5) / config.width
     mean, deviation = (
         list(values * (config.channels if len(values) == 1 else 1)) for values in (how.mean, how.deviation)
     )
     said = {
-        "architecture": "vit_base_patch16_224",  # any ViT of timm's, by these arguments
+        # Any ViT of timm's, by these arguments; one of CLIP's where epsilon is 1e-5, which no argument says.
+        "architecture": "vit_base_patch16_clip_224" if config.epsilon == 1e-5 else "vit_base_patch16_224",
         "num_classes": config.classes or 0,
         "num_features": config.width,
-        "global_pool": "token" if token else "avg",
+        "global_pool": pool,
         "model_args": {
             "img_size": list(config.image_size),
             "patch_size": config.stem.patch,
@@ -115,9 +129,16 @@ def to_timm_config(config: ViTConfig, card: Card) -> dict[str, Any]:
             "qkv_bias": config.qkv_bias,
             "act_layer": next(word for word, ours in ACTIVATIONS.items() if ours == config.activation),
             "init_values": config.layer_scale,
-            "class_token": token,
-            "global_pool": "token" if token else "avg",
-            "fc_norm": False,
+            "class_token": bool(config.class_tokens),
+            "global_pool": pool,
+            "fc_norm": config.last_norm == "pooled",
+            "final_norm": config.last_norm != "none",
+            "pre_norm": config.first_norm,
+            "reg_tokens": config.registers,
+            "no_embed_class": config.registers > 0,
+            "qk_norm": config.qk_norm,
+            "scale_attn_norm": config.inner_norm == "both",
+            "scale_mlp_norm": config.inner_norm != "none",
         },
         "pretrained_cfg": {
             "input_size": [config.channels, *config.image_size],
@@ -187,6 +208,15 @@ def _side(said: object) -> int | None:
     if isinstance(said, dict):
         said = said.get("shortest_edge", said.get("height"))
     return said if isinstance(said, int) and not isinstance(said, bool) and said > 0 else None
+
+
+def _from_openclip(said: object) -> Preprocessing | None:
+    if not isinstance(said, dict):
+        return None
+    words = {"interpolation": "bicubic", "resize": "squash" if said.get("resize_mode") == "squash" else "crop"}
+    return _read(
+        words | {"crop_share": 1.0}, said, {"mean": "mean", "std": "deviation", "interpolation": "interpolation"}
+    )
 
 
 def _from_timm(said: object) -> Preprocessing | None:

@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from vitrail.checkpoint.adapt import Weights
+from vitrail.checkpoint.adapt import Request, Weights
+from vitrail.checkpoint.archives.base import Entry, Headers
 from vitrail.checkpoint.layouts.base import Dialect, Layout
+from vitrail.checkpoint.layouts.vit_rows import alike
 from vitrail.config import (
     BiTConfig,
     HybridStem,
@@ -16,10 +18,11 @@ from vitrail.config import (
     ModelConfig,
     RelativePositions,
     Resampling,
+    RotaryPositions,
     ViTConfig,
     encode,
 )
-from vitrail.errors import CheckpointError
+from vitrail.errors import CheckpointError, ConfigError, ShapeError
 from vitrail.models.position_kinds import build_positions
 
 Cure = Callable[[ModelConfig, Weights], tuple[ModelConfig, Weights]]
@@ -68,7 +71,7 @@ def check_fit(
 def _holding(config: ModelConfig, layouts: Iterable[Layout]) -> str:
     """Say which layouts hold all of a model, and which most of it."""
     whole, partly = ["vitrail"], []
-    for layout in layouts:
+    for layout in (each for each in layouts if each.writes):
         found = list(misfits(config, layout, layout.dialect(config))) if layout.name != "vitrail" else None
         if found is not None and all(misfit.cure for misfit in found):
             (partly if any(misfit.loses for misfit in found) else whole).append(layout.name)
@@ -80,6 +83,8 @@ def _holding(config: ModelConfig, layouts: Iterable[Layout]) -> str:
 def misfits(config: ModelConfig, layout: Layout, dialect: Dialect) -> Iterator[Misfit]:
     """List all that a layout does not hold."""
     holds = layout.holds
+    if layout.whole(config):
+        return
     if family_of(config) not in holds.families:
         yield Misfit(f"it is a {family_of(config)}, and the layout has {', '.join(holds.families)} alone", None)
         return
@@ -101,6 +106,10 @@ def misfits(config: ModelConfig, layout: Layout, dialect: Dialect) -> Iterator[M
         kind = encode(config.positions)["kind"]
         what = f"its positions ({kind}) are written as a table, which other image sizes resample"
         yield Misfit(what, partial(tabulate, resampling=holds.resampling), loses=False)
+    if strange := [what for part, what in parts_of(config).items() if part not in holds.parts]:
+        yield Misfit(f"it has {', '.join(strange)}", None)
+    elif parts_of(config) and not reads_back(config, layout):
+        yield Misfit("its parts together would be read as another model's", None)
     if config.pooling not in holds.poolings:
         yield Misfit(f"its pooling is {config.pooling}, and the layout has {', '.join(holds.poolings)} alone", None)
     if not holds.rectangles and config.grid[0] != config.grid[1]:
@@ -110,8 +119,9 @@ def misfits(config: ModelConfig, layout: Layout, dialect: Dialect) -> Iterator[M
         unless = ", unless it is a folder, whose config.json says it" if documented else ""
         what = f"its activation is {config.activation}, and the layout means {holds.activations[0]}{unless}"
         yield Misfit(what, _as_it_is)
-    if holds.epsilon is not None and config.epsilon != holds.epsilon:
-        yield Misfit(f"its epsilon is {config.epsilon:g}, and the layout means {holds.epsilon:g}", _as_it_is)
+    meant = 1e-5 if holds.parts and (config.first_norm or config.inner_norm != "none") else holds.epsilon
+    if meant is not None and config.epsilon != meant:
+        yield Misfit(f"its epsilon is {config.epsilon:g}, and the layout means {meant:g}", _as_it_is)
     if config.layer_scale is not None and not holds.layer_scale:
         yield Misfit("its layer scale, which is multiplied into the weights", fold_layer_scale)
     if not config.qkv_bias and not holds.bias_free:
@@ -124,6 +134,41 @@ def misfits(config: ModelConfig, layout: Layout, dialect: Dialect) -> Iterator[M
                 "its pre-training head, the tanh layer and the classifier after it",
                 partial(_without_head, pre_logits=None),
             )
+
+
+def reads_back(config: ViTConfig, layout: Layout) -> bool:
+    """Tell whether a file of a model in a layout would be read as the same one, but for what is said of numerics."""
+    try:
+        dialect = layout.dialect(config)
+        rows = layout.rows(config, dialect)
+        entries = {name: Entry(shape, torch.float32) for row in rows for name, shape in row.shapes().items()}
+        told = {"heads": config.heads, "activation": config.activation, "norm": "pre"}
+        hints = Request(fields=told, grid=config.grid, image_size=config.image_size)
+        found = layout.infer(Headers(entries, dialect["prefix"]), hints, {})
+    except (CheckpointError, ConfigError, ShapeError):
+        return False
+    assert isinstance(found.config, ViTConfig)
+    ours, theirs = (replace(alike(each), epsilon=1e-6, activation="gelu") for each in (config, found.config))
+    return ours == theirs and not found.left_out
+
+
+def parts_of(config: ViTConfig) -> dict[str, str]:
+    """Name the parts that the paper's ViT lacks."""
+    found = {
+        "registers": config.registers and f"{config.registers} registers",
+        "first_norm": config.first_norm and "a norm before its blocks",
+        "final_norm": config.last_norm != ("tokens" if config.norm == "pre" else "none")
+        and f"final_norm={config.last_norm}",
+        "class_token": config.class_tokens != (config.pooling == "token") and "a class token that is not read alone",
+        "mlp": config.mlp != "plain" and "gated MLPs",
+        "inner_norm": config.inner_norm != "none" and "norms inside its blocks",
+        "qk_norm": config.qk_norm and "norms of queries and keys",
+        "attention_width": config.attention_width is not None and "attention of another width",
+        "projection": config.projection is not None and "a projection",
+        "patch_norms": getattr(config.stem, "norms", False) and "norms around its patches' projection",
+        "rotary": isinstance(config.positions, RotaryPositions) and "rotary positions",
+    }
+    return {part: what for part, what in found.items() if what}
 
 
 def family_of(config: ModelConfig) -> str:
@@ -164,13 +209,31 @@ def fold_layer_scale(config: ModelConfig, weights: Weights) -> tuple[ModelConfig
     return replace(config, layer_scale=None), folded
 
 
-def fold_class_position(weights: Weights) -> Weights:
-    """Add the class token's position to the token, and leave zero behind: the same function."""
-    table = weights["positions.table.0"]
-    return weights | {
-        "class_token": weights["class_token"] + table[0],
-        "positions.table.0": torch.cat([torch.zeros_like(table[:1]), table[1:]]),
-    }
+def fold_into(config: ModelConfig, weights: Weights, dialect: Dialect) -> Weights:
+    """Put what a dialect has no place for where it has one: the same function.
+
+    Positions of the tokens before the patches go into these, biases of the patches into their positions.
+    """
+    table = weights.get("positions.table.0")
+    if not isinstance(config, ViTConfig) or table is None:
+        return weights
+    missing = dialect.get("missing") or {}
+    placed = 0 if dialect.get("folded") else missing.get("placed")
+    placed = config.leading if placed is None else placed
+    folded, table = dict(weights), table.clone()
+    if "embedding.projection" in missing.get("biases", ()):
+        table[config.leading :] += folded["embedding.projection.bias"]
+        folded["embedding.projection.bias"] = torch.zeros_like(folded["embedding.projection.bias"])
+    first = config.class_tokens
+    if placed < first:
+        folded["class_token"] = folded["class_token"] + table[0]
+    if config.registers and placed < config.leading:
+        held = folded["registers"].clone()
+        start = max(placed, first)
+        held[start - first :] += table[start : config.leading]
+        folded["registers"] = held
+    table[placed : config.leading] = 0
+    return folded | {"positions.table.0": table}
 
 
 def _as_it_is(config: ModelConfig, weights: Weights) -> tuple[ModelConfig, Weights]:

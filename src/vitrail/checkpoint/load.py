@@ -4,7 +4,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
@@ -18,9 +18,9 @@ from vitrail.checkpoint.adapt import ModelInMemory, Request, Weights, adapt, ass
 from vitrail.checkpoint.archives.base import Archive, Headers, open_archive, refusing
 from vitrail.checkpoint.archives.foreign import ALTERED, MODELS, name_model
 from vitrail.checkpoint.cards import find_normalization, normalized, read_card
-from vitrail.checkpoint.layouts import google, hf, timm, torchvision
+from vitrail.checkpoint.layouts import google, hf, lucidrains, openclip, timm, torch_encoder, torchvision
 from vitrail.checkpoint.layouts.base import Found, Layout, Row
-from vitrail.checkpoint.run_folder import OWN, RUN_FILES, WEIGHTS, Location, locate, read_run_card
+from vitrail.checkpoint.run_folder import ADAPTER, OWN, RUN_FILES, WEIGHTS, Location, locate, read_run_card
 from vitrail.config import Card, Grid, ModelConfig, Provenance
 from vitrail.errors import CheckpointError, ConfigError, ShapeError, one_line
 from vitrail.files import verify_sums
@@ -28,7 +28,9 @@ from vitrail.models import Model, find_device
 
 logger = logging.getLogger("vitrail")
 WORKERS = min(4, os.cpu_count() or 1)
-LAYOUTS = {layout.name: layout for layout in (OWN, google.LAYOUT, timm.LAYOUT, hf.LAYOUT, torchvision.LAYOUT)}
+READ = (OWN, google.LAYOUT, timm.LAYOUT, hf.LAYOUT, torchvision.LAYOUT, openclip.LAYOUT)
+READ += (lucidrains.LAYOUT, torch_encoder.LAYOUT)
+LAYOUTS = {layout.name: layout for layout in READ}
 
 
 def of_run(model: Any) -> Any:  # noqa: ANN401
@@ -90,7 +92,7 @@ class Recognized:
     def check(self) -> list[Row]:
         """Give the layout's rows of this model, of which the file must have every tensor and no other."""
         rows = list(self.layout.rows(self.found.config, self.found.dialect))
-        wanted = {name: row.shape for row in rows for name in row.theirs}
+        wanted = {name: shape for row in rows for name, shape in row.shapes().items()}
         ignored = {*self.found.left_out, *self.before}
         given = {name: entry.shape for name, entry in self.archive.entries.items() if name not in ignored}
         if difference := compare(wanted, given):
@@ -168,8 +170,13 @@ class Checkpoint:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.location = locate(path)
-        with self.named():
-            self.archive = open_archive(self.location.weights)
+        with self.named(), ExitStack() as opened:
+            self.archive = opened.enter_context(open_archive(self.location.weights))
+            if ADAPTER in self.location.documents:
+                from vitrail.checkpoint.lora import merge_adapter  # few files need it
+
+                self.location, self.archive = merge_adapter(self.location, self.archive)
+            opened.pop_all()  # the checkpoint closes it
         self.close = finalize(self, self.archive.close)
 
     def __enter__(self) -> "Checkpoint":

@@ -45,13 +45,19 @@ STEP = re.compile(r"step-(\d{9,})")
 RUN_FILES = ("config.json", WEIGHTS, OBJECTIVE, "preprocessing.json", "classes.json", "provenance.json")
 RUN_FILES += ("metrics.json", "calibration.json", SUMS)
 HF_FILES = ("config.json", "model.safetensors", "preprocessor_config.json")
-DOCUMENTS = ("config.json", "preprocessor_config.json")  # of others, beside their weights
+ADAPTER = "adapter_config.json"  # of peft
+DOCUMENTS = (
+    "config.json",
+    "preprocessor_config.json",
+    "open_clip_config.json",
+    ADAPTER,
+)  # of others, beside their weights
 DEEPEST = 32  # levels
 LARGEST_DOCUMENT = 8 * 2**20  # bytes: 21,843 class names are under 2
 # The weights in a folder of another library, best first.
 USUAL = (
     *("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"),
-    "open_clip_pytorch_model.bin",
+    *("open_clip_model.safetensors", "open_clip_pytorch_model.bin"),
 )
 SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt")
 # What trainers put beside the weights, under the same suffixes.

@@ -14,7 +14,7 @@ from vitrail.checkpoint.archives.npz import write_npz
 from vitrail.checkpoint.archives.pth import write_pth
 from vitrail.checkpoint.cards import to_hf_processor, to_note, to_timm_config, usual_preprocessing
 from vitrail.checkpoint.description import Written
-from vitrail.checkpoint.fit import check_fit, fit, fold_class_position
+from vitrail.checkpoint.fit import check_fit, fit, fold_into
 from vitrail.checkpoint.layouts.base import Dialect, Found, Layout
 from vitrail.checkpoint.layouts.hf import config_document
 from vitrail.checkpoint.load import LAYOUTS, is_finite, open_checkpoint
@@ -132,7 +132,7 @@ def write(
             assert isinstance(config, ViTConfig)
             word = str(next(iter(theirs.values())).dtype).removeprefix("torch.")
             documents = {
-                "config.json": config_document(config, card.class_names) | {"dtype": word},
+                "config.json": config_document(config, card.class_names, dialect) | {"dtype": word},
                 "preprocessor_config.json": to_hf_processor(card.preprocessing, config),
             }
             with new_folder(target, overwrite=overwrite, ours=HF_FILES) as temporary:
@@ -168,8 +168,8 @@ def _find_layout(name: str) -> Layout:
 
 def to_layout(config: ModelConfig, weights: Weights, layout: Layout, dialect: Dialect) -> dict[str, Tensor]:
     """Give weights in our names as those of a layout; layers that it stacks are put together."""
-    if dialect.get("folded") and weights["positions.table.0"][0].any():
-        weights = fold_class_position(weights)
+    assert isinstance(dialect, Mapping)
+    weights = fold_into(config, weights, dialect)
     theirs: dict[str, Tensor] = {}
     stacks: dict[str, dict[int, Tensor]] = {}
     for row in layout.rows(config, dialect):
@@ -190,13 +190,13 @@ def _notes(config: ModelConfig, card: Card, layout: Layout, dialect: Dialect, ta
         return
     says_all = is_folder(layout, target)  # in a document beside the weights
     how, noted = card.preprocessing, target.suffix == ".safetensors"
-    if not says_all and how != usual_preprocessing(layout.name, config.channels):
+    if not says_all and how != usual_preprocessing(str(dialect.get("family") or layout.name), config.channels):
         only = "but Vitrail's own reader finds it: " if noted else "tell its reader: "
         yield f"the layout has no place for the preprocessing, {only}{how.levels()}, {how.framing()}"
     if not says_all and isinstance(config, ViTConfig):
         yield from _unsaid(config, layout, dialect)
     if isinstance(config, ViTConfig) and isinstance(config.positions, LearnedPositions):
-        theirs = layout.holds.resampling
+        theirs = dialect.get("resampling", layout.holds.resampling)
         if config.positions.resampling != theirs:
             yield f"at other image sizes its library resamples positions {theirs}, not {config.positions.resampling}"
     if layout.name == "hf" and card.preprocessing.resize == "crop":
@@ -269,7 +269,7 @@ def _dialect(layout: Layout, config: ModelConfig, card: Card, target: Path) -> D
 def _is_understood(layout: Layout, config: ModelConfig, dialect: Dialect) -> bool:
     """Tell whether a file of this model in this dialect would be read as it is meant."""
     grid = config.grid if isinstance(config, ViTConfig) else None
-    heads = {"heads": config.heads} if isinstance(config, ViTConfig) else {}
+    heads = {"heads": config.heads, "activation": config.activation} if isinstance(config, ViTConfig) else {}
     try:
         found = _read_back(layout, config, dialect, Request(grid=grid, fields=heads))
     except Exception:  # a dialect from a file may be any nonsense
@@ -279,7 +279,8 @@ def _is_understood(layout: Layout, config: ModelConfig, dialect: Dialect) -> boo
 
 def _read_back(layout: Layout, config: ModelConfig, dialect: Dialect, hints: Request) -> Found:
     """Give what a reader would find in a file of this model in this dialect."""
-    entries = {name: Entry(row.shape, torch.float32) for row in layout.rows(config, dialect) for name in row.theirs}
+    rows = layout.rows(config, dialect)
+    entries = {name: Entry(shape, torch.float32) for row in rows for name, shape in row.shapes().items()}
     prefix = layout.recognize(entries)
     if prefix is None:
         raise CheckpointError(f"a file in this dialect of {layout.name} would not be recognised.")

@@ -20,6 +20,7 @@ from vitrail.config.positions import (
     Positions,
     RelativePositions,
     Resampling,
+    RotaryPositions,
     Sinusoidal2DPositions,
     SinusoidalPositions,
 )
@@ -38,6 +39,15 @@ __all__ = [
     "LearnedPositions",
 ]
 __all__ += ["ModelConfig", "NoPositions", "PatchStem", "Positions", "Preprocessing", "Provenance", "RelativePositions"]
-__all__ += ["Resampling", "Sinusoidal2DPositions", "SinusoidalPositions", "Stem", "ViTConfig", "as_size", "decode"]
+__all__ += [
+    "Resampling",
+    "RotaryPositions",
+    "Sinusoidal2DPositions",
+    "SinusoidalPositions",
+    "Stem",
+    "ViTConfig",
+    "as_size",
+    "decode",
+]
 __all__ += ["encode", "name_of", "names", "override", "parse", "read_model_settings", "read_preprocessing"]
 __all__ += ["read_settings", "row", "suggest", "whole"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, fields, is_dataclass
 from math import isfinite
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from vitrail.errors import ConfigError, ShapeError
 
@@ -67,7 +67,7 @@ def _check_of(item: Any, hints: dict[str, Any]) -> Check:  # noqa: ANN401
 
 def options_of(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401
     """List what a field may hold: the members of a union, or the one type."""
-    return get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    return get_args(hint) if isinstance(hint, UnionType) or get_origin(hint) is Union else (hint,)
 
 
 def whole(name: str, value: object, *, least: int = 1, most: int = LARGEST) -> int:

@@ -13,20 +13,25 @@ from vitrail.config.check import (
     whole,
     wholes,
 )
+from vitrail.config.parts import check_parts, reads_token
 from vitrail.config.positions import (
     Learned2DPositions,
     LearnedPositions,
     Positions,
-    RelativePositions,
     Sinusoidal2DPositions,
     SinusoidalPositions,
 )
 from vitrail.errors import ConfigError, ShapeError
 
 Grid = tuple[int, int]  # rows, cols
-Pooling = Literal["token", "mean", "max"]
-Activation = Literal["gelu-tanh", "gelu", "relu"]
+# The class token; mean or maximum of the patches; token and mean side by side; the class token and the first register
+# (DeiT's distillation token), each with a classifier, averaged; a learned query's attention to the patches.
+Pooling = Literal["token", "mean", "max", "token+mean", "distilled", "attention"]
+Activation = Literal["gelu-tanh", "gelu", "relu", "quick-gelu", "silu"]
 Norm = Literal["pre", "post"]
+FinalNorm = Literal["tokens", "pooled", "none"]  # of every token, before pooling; of what is pooled; there is none
+MlpKind = Literal["plain", "gated"]  # gated: the activation of one half of the first layer times the other half
+InnerNorm = Literal["none", "mlp", "both"]  # before the last layer of the MLP, or of attention too
 Attention = Literal["full", "axial"]
 FilterRule = Literal["deviation", "variance"]
 
@@ -39,6 +44,7 @@ class PatchStem(Checked, word="patches"):
     """Patches cut straight from the pixels (Section 3.1)."""
 
     patch: int
+    norms: bool = False  # of a patch's values, and of its embedding
 
     @property
     def stride(self) -> int:
@@ -109,8 +115,8 @@ Stem = PatchStem | HybridStem
 def _positions(name: str, value: object) -> object:
     if not isinstance(value, Positions):
         raise ConfigError(
-            "positions must be none, learned, learned-2d, relative, sinusoidal or sinusoidal-2d, or such an object "
-            f"of vitrail.config; got {value!r}."
+            "positions must be none, learned, learned-2d, relative, rotary, sinusoidal or sinusoidal-2d, or such an "
+            f"object of vitrail.config; got {value!r}."
         )
     return value
 
@@ -134,8 +140,17 @@ class ViTConfig(Checked, word="vit"):
     activation: Activation = "gelu-tanh"
     qkv_bias: bool = True
     layer_scale: float | None = None  # first value of a learned factor of every residual feature; None: there is none
+    class_token: bool | None = None  # None: where it is pooled
+    registers: int = needs(whole, 0, least=0, most=DEEPEST)  # learned tokens between the class token and the patches
+    first_norm: bool = False  # before the blocks too, as CLIP
+    final_norm: FinalNorm | None = None  # None: of the tokens where norm=pre, none where norm=post
+    mlp: MlpKind = "plain"
+    inner_norm: InnerNorm = "none"
+    qk_norm: bool = False  # of every head's queries and keys
+    attention_width: int | None = None  # features of all heads together; None: the width
     pooling: Pooling = "token"
     pre_logits: int | None = None  # width of the pre-training head's tanh layer; None: a linear head alone
+    projection: int | None = None  # width of a last linear layer without biases, as CLIP; None: there is none
     head_bias: float = 0.0  # the classifier's first bias: -6.9 or -10 with the sigmoid loss
     # None: a linear classifier; else logits are this times the cosine between representation and class directions.
     cosine_scale: float | None = needs(positive, None)
@@ -148,14 +163,17 @@ class ViTConfig(Checked, word="vit"):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_cosine(self.cosine_scale, self.head_bias)
-        if self.width % self.heads:
-            few = min(self.heads, self.width, DEEPEST)  # a search that ends soon
-            near = next(heads for heads in range(few, 0, -1) if self.width % heads == 0)
+        mixed = self.attention_width or self.width
+        if mixed % self.heads:
+            few = min(self.heads, mixed, DEEPEST)  # a search that ends soon
+            near = next(heads for heads in range(few, 0, -1) if mixed % heads == 0)
+            what = "width" if self.attention_width is None else "attention_width"
             raise ConfigError(
-                f"heads must divide the width {self.width}; got {self.heads} heads. Take heads={near}, "
+                f"heads must divide the {what} {mixed}; got {self.heads} heads. Take heads={near}, "
                 f"or a width that is a multiple of {self.heads}."
             )
         self.stem.grid(*self.image_size)
+        check_parts(self)
         self._check_positions()
 
     def _check_positions(self) -> None:
@@ -164,20 +182,6 @@ class ViTConfig(Checked, word="vit"):
             raise ConfigError(
                 f"{type(self.positions).__name__} need a width that is a multiple of {parts}; got {self.width}."
             )
-        if self.attention == "axial" and self.class_tokens:
-            raise ConfigError(
-                "axial attention runs along rows and columns, where a class token has no place; "
-                "got pooling='token'. Take pooling='mean' or 'max'."
-            )
-        if self.causal and self.attention == "axial":
-            raise ConfigError("a causal model attends to every token before; take attention='full' with it.")
-        if self.causal and self.class_tokens:
-            raise ConfigError(
-                "the class token comes first, and in a causal model it sees nothing of the image; got pooling='token'. "
-                "Take pooling='mean' or 'max'."
-            )
-        if self.attention == "axial" and isinstance(self.positions, RelativePositions):
-            raise ConfigError("relative positions are of the whole sequence; take attention='full' with them.")
 
     @property
     def layers(self) -> int:
@@ -191,24 +195,40 @@ class ViTConfig(Checked, word="vit"):
 
     @property
     def class_tokens(self) -> int:
-        """How many tokens stand before the patches: the class token, or none where tokens are pooled."""
-        return 1 if self.pooling == "token" else 0
+        """How many class tokens there are: one, or none where other tokens are pooled and none is asked for."""
+        return int(reads_token(self.pooling) if self.class_token is None else self.class_token)
+
+    @property
+    def leading(self) -> int:
+        """How many tokens stand before the patches: the class token and the registers."""
+        return self.class_tokens + self.registers
 
     @property
     def tokens(self) -> int:
         """T, at the image size that the model is built for."""
         rows, cols = self.grid
-        return self.class_tokens + rows * cols
+        return self.leading + rows * cols
+
+    @property
+    def last_norm(self) -> FinalNorm:
+        """Where the final norm is."""
+        return self.final_norm or ("tokens" if self.norm == "pre" else "none")
 
     @property
     def head_width(self) -> int:
         """Features of one head, D_h."""
-        return self.width // self.heads
+        return (self.attention_width or self.width) // self.heads
+
+    @property
+    def pooled(self) -> int:
+        """Features of what is pooled."""
+        two = self.pooling == "token+mean" or (self.pooling == "distilled" and self.classes is not None)
+        return self.width * (1 + two)
 
     @property
     def representation(self) -> int:
         """Features that the linear classifier reads."""
-        return self.pre_logits or self.width
+        return self.projection or self.pre_logits or self.pooled
 
 
 @dataclass(frozen=True, kw_only=True)

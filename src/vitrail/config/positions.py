@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from vitrail.config.check import Checked
+from vitrail.config.check import Checked, needs, positive
 
 # Before the first layer; before every layer, a table each; before every layer, one table for all.
 AppliedAt = Literal["stem", "layers", "shared"]
@@ -43,6 +43,21 @@ class RelativePositions(Checked, where="positions.", word="relative"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RotaryPositions(Checked, where="positions.", word="rotary"):
+    """Every pair of features of a patch's queries and keys is turned by an angle of its row or column, in every layer.
+
+    Places are from -1 to 1 across the image, or patches from one to the next, scaled to the grid of `reference` patches
+    a side. A table may be added to the tokens too: `table` says how it is resampled.
+    """
+
+    period: float = needs(positive, 100.0)  # of the slowest angle, relative to that of the fastest
+    places: Literal["share", "steps"] = "share"
+    pairs: Literal["halves", "neighbors"] = "halves"  # feature i and i + d/2 of a head, or 2i and 2i + 1
+    reference: int | None = None  # None: steps as they are
+    table: Resampling | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class SinusoidalPositions(Checked, where="positions.", word="sinusoidal"):
     """The fixed sines and cosines of the original Transformer, by place in the sequence."""
 
@@ -51,10 +66,14 @@ class SinusoidalPositions(Checked, where="positions.", word="sinusoidal"):
 
 @dataclass(frozen=True, kw_only=True)
 class Sinusoidal2DPositions(Checked, where="positions.", word="sinusoidal-2d"):
-    """Fixed sines and cosines of the row in the first D/2 features, of the column in the others."""
+    """Fixed sines and cosines of the row in the first D/2 features, of the column in the others.
+
+    "simple" is big_vision's code: sines and then cosines of the column, then of the row, down to a rate of 1/10000.
+    """
 
     at: AppliedAt = "stem"
+    code: Literal["transformer", "simple"] = "transformer"
 
 
 FixedPositions = SinusoidalPositions | Sinusoidal2DPositions
-Positions = NoPositions | LearnedPositions | Learned2DPositions | RelativePositions | FixedPositions
+Positions = NoPositions | LearnedPositions | Learned2DPositions | RelativePositions | RotaryPositions | FixedPositions

@@ -99,6 +99,11 @@ MODEL = _by_word(
         "layer_scale": "init_values layerscale layer_scale_init_value layerscale_value",
         "positions": "pos_embed posemb position_embedding_type pos_embedding",
         "head_bias": "init_head_bias head_bias_init",
+        "registers": "reg_tokens num_register_tokens register_tokens num_registers",
+        "first_norm": "pre_norm ln_pre norm_pre",
+        "projection": "projection_dim output_dim proj_dim",
+        "class_token": "cls_token use_class_token",
+        "attention_width": "attn_dim inner_dim",
     }
 )
 # Words that no one field stands for, each with what to say instead.
@@ -168,9 +173,9 @@ ANSWERS = _by_word(
         "flip is horizontal, and there is no vertical one.": "vflip vertical_flip",
         "The model's norms are no batch norms.": "bn_momentum bn_eps sync_bn split_bn",
         "Write the run in transformers' layout (convert), and upload that folder.": "push_to_hub hub_model_id",
-        "The paper's ViT has none.": "reg_tokens num_register_tokens qk_norm fc_norm num_experts",
+        "The paper's ViT has none.": "num_experts",
+        "Set final_norm=pooled for a norm after pooling.": "fc_norm",
         "A ViT takes any image size whose patches fit: leave it out.": "dynamic_img_size interpolate_pos_encoding",
-        "Set pooling: token reads the class token, mean and max have none.": "class_token cls_token use_class_token",
         "Set epsilon, or norm=post for a norm after each part.": "norm_layer",
         "Set positions=relative.": "use_rel_pos_bias rel_pos_bias",
         "Set model.depth, or randaugment.layers.": "layers",
@@ -187,7 +192,13 @@ VALUES: dict[str, dict[str, object]] = {
         **dict.fromkeys(("sgd", "momentum", "big_vision.momentum_hp"), "sgd"),
     },
     "pooling": {"avg": "mean", "gap": "mean", "tok": "token"},
-    "activation": {"gelu_tanh": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh", "gelu_new": "gelu-tanh"},
+    "activation": {
+        "gelu_tanh": "gelu-tanh",
+        "gelu_pytorch_tanh": "gelu-tanh",
+        "gelu_new": "gelu-tanh",
+        "quick_gelu": "quick-gelu",
+        "swish": "silu",
+    },
     "positions": {"learn": "learned", "sincos2d": "sinusoidal-2d"},
     "target": {"mean-colour": "mean-color", "small-colours": "small-colors"},
     "precision": {
@@ -215,7 +226,8 @@ RENAMED = {old: {**MODEL, **TRAINING}[old].rpartition(".")[2] for old in _OLD}
 RENAMED["decay"] = "weight_decay"  # of an optimizer; an average's is still its decay
 # Fields that documents do not have which were written before there were any: there they have their defaults,
 ADDED = frozenset({"cosine_scale", "margin", "held_out", "objective", "causal", "probe_every", "decoder_head_width"})
-ADDED |= {"warmup_epochs", "result"}
+ADDED |= {"warmup_epochs", "result", "class_token", "registers", "first_norm", "final_norm", "mlp", "inner_norm"}
+ADDED |= {"qk_norm", "attention_width", "projection", "norms", "code"}
 MEANT = {"decoder_head_width": 32, "result": "last"}  # or what was meant then
 
 

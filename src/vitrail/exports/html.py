@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail import __version__
+from vitrail.checkpoint.fit import parts_of
 from vitrail.config import HybridStem, PatchStem
 from vitrail.config.check import one_of
 from vitrail.errors import ConfigError
@@ -22,7 +23,7 @@ from vitrail.inspection.page import TEMPLATE, as_script, fill_template, plain, u
 from vitrail.inspection.report import in_words
 from vitrail.inspection.views import check_weights
 from vitrail.models import Model, ViT
-from vitrail.models.base import SHORTEST, CosineHead
+from vitrail.models.heads import SHORTEST, CosineHead
 from vitrail.models.positions import AddedPositions
 
 Precision = Literal["float32", "float16", "int8"]
@@ -134,6 +135,12 @@ def _check(model: Model, precision: Precision) -> ViT:
         raise ConfigError(
             f"a page holds at most {MOST_BYTES / 1e6:.0f} MB of weights; got {size / 1e6:.0f} MB of {precision}. {hint}"
         )
+    strange = [*parts_of(config).values()]
+    strange += [] if config.pooling in ("token", "mean", "max") else [f"pooling={config.pooling}"]
+    strange += [] if config.activation in ("gelu-tanh", "gelu", "relu") else [f"activation={config.activation}"]
+    if getattr(config.positions, "code", "transformer") != "transformer" or strange:
+        what = ", ".join(strange) or "positions of this code"
+        raise ConfigError(f"the page has no arithmetic for {what}. Export it to onnx.")
     check_weights(model)
     return model
 

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.config import Grid
+from vitrail.config.parts import reads_token
 from vitrail.inspection.layers import LayerFeatures
 from vitrail.inspection.views import AT_ONCE, to_model, with_attention
 from vitrail.models import ViT, eval_mode
@@ -22,10 +23,16 @@ class AttentionShape(NamedTuple):
     images: int
     layers: int
     heads: int
-    leading: int  # tokens before the patches: the class token, or none
+    leading: int  # tokens before the patches: the class token and registers, or none
     grid: Grid
     stride: int  # pixels from one patch to the next
     device: torch.device
+    token: bool = True  # the classifier reads the first of the tokens before the patches, where there are any
+
+    @property
+    def reads_token(self) -> bool:
+        """Whether the classifier reads a token before the patches, and not these."""
+        return self.token and self.leading > 0
 
     @property
     def tokens(self) -> int:
@@ -64,10 +71,11 @@ def shape_of(model: ViT, images: Float[Tensor, "B C H W"]) -> AttentionShape:
         images=len(images),
         layers=len(model.blocks),
         heads=model.config.heads,
-        leading=model.config.class_tokens,
+        leading=model.config.leading,
         grid=model.grid_of(images),
         stride=model.config.stem.stride,
         device=images.device,
+        token=reads_token(model.config.pooling),
     )
 
 
@@ -89,7 +97,7 @@ def observe(
                     observer.see(layer, first, some)
         tokens = block(tokens, grid, keys)
         if features is not None:
-            patches = model.norm(tokens)[:, model.config.class_tokens :]
+            patches = model.norm(tokens)[:, model.config.leading :]
             features.add(layer, patches.transpose(1, 2).unflatten(2, grid))
     return model.norm(tokens)
 
@@ -119,14 +127,14 @@ class Rollout:
         return self.joint
 
     def maps(self) -> Float[Tensor, "B rows cols"]:
-        """Shares of the patches in what the classifier reads: the class token, or the mean of all tokens."""
+        """Shares of the patches in what the classifier reads: the class token, or the mean of the patches."""
         joint = self.whole()
-        read = joint[:, 0] if self.shape.leading else joint.mean(dim=1)
+        read = joint[:, 0] if self.shape.reads_token else joint[:, self.shape.leading :].mean(dim=1)
         return read[:, self.shape.leading :].unflatten(1, self.shape.grid)
 
 
 class Pooled:
-    """Keeps what the class token attends to; where there is none, the mean over all tokens, which are pooled."""
+    """Keeps what the class token attends to; where others are pooled, the mean over the patches."""
 
     def __init__(self, shape: AttentionShape) -> None:
         self.shape = shape
@@ -135,11 +143,11 @@ class Pooled:
 
     def see(self, layer: int, first: int, weights: Weights) -> None:
         """Take the class token's row, or add rows up."""
-        patches = weights.by_head[:, :, :, self.shape.leading :]
-        if not self.shape.leading:
-            self.sums[:, layer] += patches.sum(dim=2) / self.shape.tokens
+        if not self.shape.reads_token:
+            _, patches = self.shape.patches(first, weights.by_head)
+            self.sums[:, layer] += patches.sum(dim=2) / (self.shape.tokens - self.shape.leading)
         elif first == 0:
-            self.sums[:, layer] = patches[:, :, 0]
+            self.sums[:, layer] = weights.by_head[:, :, 0, self.shape.leading :]
 
     def maps(self) -> Float[Tensor, "B L h rows cols"]:
         """Shares of the patches."""

@@ -151,7 +151,7 @@ def answers_of(model: Model, images: Float[Tensor, "B C H W"], features: LayerFe
             if isinstance(model, ViT):
                 tokens = observe(model, some, (), features)
                 representation = model.read_out(tokens)
-                maps = tokens[:, model.config.class_tokens :].transpose(1, 2).unflatten(2, model.grid_of(some))
+                maps = tokens[:, model.config.leading :].transpose(1, 2).unflatten(2, model.grid_of(some))
             else:
                 every = model.feature_map(some, [-1] if features is None else range(model.layers))
                 if features is not None:

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from vitrail import figures
 from vitrail.config import PatchStem, ViTConfig
 from vitrail.config.model import Pooling
+from vitrail.config.parts import reads_token
 from vitrail.data.transforms.resize import resize
 from vitrail.figures import Curve, measured
 from vitrail.inspection.bias import stride_of
@@ -39,6 +40,9 @@ MOST_TILES = 24  # patches of a side that have a tile
 
 READ: dict[Pooling, tuple[str, str]] = {  # what the classifier reads, and who attends to what it reads
     "token": ("the class token, which the classifier reads", "the class token attends"),
+    "token+mean": ("the class token, which the classifier reads beside the mean", "the class token attends"),
+    "distilled": ("the class token, which the first classifier reads", "the class token attends"),
+    "attention": ("the mean of the patches, to which a learned query attends", "all patches attend, on average,"),
     "mean": ("the mean of all tokens, which the classifier reads", "all tokens attend, on average,"),
     "max": (
         "the mean of all tokens, of whose largest values the classifier reads",
@@ -162,7 +166,7 @@ def _positions(model: Model) -> Iterator[Drawing]:
 def _attention(model: Model, found: Findings, both: Titled) -> Iterator[Drawing]:
     views, seen = found.views, found.attention
     looked = [(title, each.attention) for title, each in both if each.attention is not None]
-    tokens = [each.pooling == "token" for _, each in looked]
+    tokens = [reads_token(each.pooling) for _, each in looked]
     apart = any(tokens)  # else all weights go to patches, and are scaled to one already
     left_out = f" {'The' if all(tokens) else 'A'} class token is left out, and the other weights"
     distances = [("distance", "How far its heads look", "distance", f"{left_out} are as they are, as the authors do.")]

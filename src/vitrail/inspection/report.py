@@ -15,6 +15,7 @@ from torch import Tensor
 
 from vitrail import __version__
 from vitrail.config import PatchStem, ViTConfig
+from vitrail.config.parts import reads_token
 from vitrail.data.decode import decode, encode
 from vitrail.errors import DataError
 from vitrail.figures import size_of_png
@@ -228,7 +229,7 @@ def attention_document(found: Attention, number: int) -> dict[str, Any]:
         "layers": maps.levels.shape[0],
         "heads": heads,
         "all_heads": heads == found.pooled.shape[2],
-        "class_token": found.pooling == "token",
+        "class_token": reads_token(found.pooling),
         "maps": _text(maps.levels),
         "peaks": _text(maps.peaks),
         "pooled": _text(pooled.numpy()),

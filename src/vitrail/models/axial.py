@@ -8,7 +8,8 @@ from torch import Tensor
 
 from vitrail.config import Grid, ViTConfig
 from vitrail.errors import ShapeError
-from vitrail.models.encoder import Block, SelfAttention
+from vitrail.models.encoder import SelfAttention
+from vitrail.models.parts import PartedBlock
 from vitrail.ops.attention_chunks import attention_weights
 
 Axis = Literal["row", "column"]  # along which a token attends
@@ -75,7 +76,7 @@ class AxialAttention(SelfAttention):
         return weights_of_lines(attention_weights(query, key), grid, self.axis, queries)
 
 
-class AxialBlock(Block):
+class AxialBlock(PartedBlock):
     """A block whose attention is along rows in even layers, along columns in odd ones."""
 
     def __init__(self, config: ViTConfig, layer: int) -> None:

@@ -7,40 +7,11 @@ from typing import Any, overload
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from vitrail.config import Card, ModelConfig, Preprocessing
 from vitrail.config.check import pick_layers
 from vitrail.errors import ConfigError, ShapeError
-
-SHORTEST = 1e-6  # length under which a vector has no direction
-
-
-class CosineHead(nn.Module):
-    """A classifier by cosines: a direction for every class, no bias; lengths do not matter."""
-
-    def __init__(self, width: int, classes: int, scale: float) -> None:
-        super().__init__()
-        self.directions = nn.Linear(width, classes, bias=False)
-        self.scale = scale
-
-    def forward(self, representation: Float[Tensor, "B D"]) -> Float[Tensor, "B K"]:
-        """Logits: the scale times the cosines, in single precision, whatever the autocast."""
-        with torch.autocast(representation.device.type, enabled=False):
-            ours = F.normalize(representation.float(), dim=1, eps=SHORTEST)
-            return self.scale * F.linear(ours, F.normalize(self.directions.weight.float(), dim=1, eps=SHORTEST))
-
-
-Head = nn.Linear | CosineHead | nn.Identity
-
-
-def build_head(config: ModelConfig) -> Head:
-    """Make the classifier, linear or by cosines; without classes the representation goes through as it is."""
-    if not config.classes:
-        return nn.Identity()
-    if config.cosine_scale is not None:
-        return CosineHead(config.representation, config.classes, config.cosine_scale)
-    return nn.Linear(config.representation, config.classes)
+from vitrail.models.heads import Head
 
 
 class Model(nn.Module):

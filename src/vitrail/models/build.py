@@ -44,11 +44,17 @@ def three_xavier_uniform(tensor: Tensor, generator: Generator) -> None:
 
 
 ZERO, ONE = constant(0), constant(1)
+HEAD_BIASES = ("head.bias", "head.first.bias", "head.second.bias")
 DIRECTIONS = "head.directions.weight"  # of a classifier by cosines
 OBJECTIVE = "objective."  # before the names of parameters that an objective adds to the model's
 
 TABLE: tuple[tuple[str, Draw], ...] = (
     ("class_token", ZERO),
+    ("registers", normal(0.02)),
+    ("pooling.probe", normal(0.02)),
+    ("pooling.qkv.weight", three_xavier_uniform),
+    ("pooling.out.weight", xavier_uniform),
+    ("projection.weight", lecun_normal),
     ("objective.mask", normal(0.02)),
     ("objective.projection.weight", xavier_uniform),
     ("objective.predictor.weight", xavier_uniform),
@@ -61,6 +67,7 @@ TABLE: tuple[tuple[str, Draw], ...] = (
     ("*attention.out.weight", xavier_uniform),
     ("*mlp.expand.weight", xavier_uniform),
     ("*mlp.contract.weight", xavier_uniform),
+    ("*norm.bias", ZERO),
     ("*mlp.*.bias", normal(1e-6)),
     ("embedding.resnet.*.norm3.weight", ZERO),
     ("*_scale.weight", ONE),  # then the configuration's first value
@@ -78,7 +85,7 @@ def initialize(model: nn.Module, *, seed: int, head_bias: float, layer_scale: fl
     """Fill every parameter; what one gets is a function of the seed and its name alone."""
     for name, parameter in model.named_parameters():
         parameter.copy_(draw(name, parameter.shape, seed))
-        if name == "head.bias":
+        if name in HEAD_BIASES:
             parameter.fill_(head_bias)
         elif name.endswith("_scale.weight") and layer_scale is not None:
             parameter.fill_(layer_scale)

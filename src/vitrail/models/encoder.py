@@ -14,15 +14,10 @@ from torch.utils.checkpoint import checkpoint
 
 from vitrail.config import Grid, ViTConfig
 from vitrail.errors import ShapeError
+from vitrail.models.activations import ACTIVATIONS
 from vitrail.ops.attention import attend
 from vitrail.ops.attention_chunks import attention_weights, query_chunks
 from vitrail.ops.random import keep_mask, salted
-
-ACTIVATIONS = {
-    "gelu-tanh": lambda: nn.GELU(approximate="tanh"),
-    "gelu": lambda: nn.GELU(approximate="none"),
-    "relu": nn.ReLU,
-}
 
 
 class SelfAttention(nn.Module):
@@ -44,7 +39,7 @@ class SelfAttention(nn.Module):
 
     def project(self, tokens: Float[Tensor, "B T D"], grid: Grid | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Query, key and value of every head (eq. 5), each B h T d."""
-        split = self.qkv(tokens).unflatten(2, (3, self.heads, tokens.shape[2] // self.heads))  # B T 3 h d
+        split = self.qkv(tokens).unflatten(2, (3, self.heads, -1))  # B T 3 h d
         query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
         return query, key, value
 

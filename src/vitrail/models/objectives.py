@@ -64,7 +64,7 @@ def encode_visible(
     """Encode these patches as if there were no others: each with its own position, the class token before them."""
     embedding = encoder.embedding
     assert isinstance(embedding, PatchEmbedding)
-    patches = embedding.projection(take(patchify(images, embedding.patch), visible))  # B V D
+    patches = embedding.project(take(patchify(images, embedding.patch), visible))  # B V D
     return encoder.encode(encoder.add_positions(patches, grid, visible), grid, visible)
 
 
@@ -109,7 +109,7 @@ class MaskedPatchModel(nn.Module):
         encoder = self.encoder
         grid = encoder.grid_of(images)
         embeddings = corrupt(encoder.embed_patches(images), self.mask, patches, kinds, others)
-        tokens = encoder.encode(encoder.add_positions(embeddings, grid), grid)[:, encoder.config.class_tokens :]
+        tokens = encoder.encode(encoder.add_positions(embeddings, grid), grid)[:, encoder.config.leading :]
         return self.predictor(take(tokens, patches))
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vitrail.config import AppliedAt, Grid, ViTConfig, positions as kinds
 from vitrail.models.positions import AddedPositions, Learned, TokenPositions
-from vitrail.ops.positions import resample_axis, sinusoidal_2d_table, sinusoidal_table
+from vitrail.ops.positions import resample_axis, simple_2d_table, sinusoidal_2d_table, sinusoidal_table
 
 
 class Learned2D(AddedPositions):
@@ -68,13 +68,15 @@ def build_positions(config: ViTConfig) -> TokenPositions:
             return TokenPositions(config, "stem")
         case kinds.LearnedPositions(at=at, resampling=resampling):
             return Learned(config, at, resampling)
+        case kinds.RotaryPositions(table=table):  # attention itself turns queries and keys
+            return TokenPositions(config, "stem") if table is None else Learned(config, "stem", table)
         case kinds.Learned2DPositions(at=at):
             return Learned2D(config, at)
         case kinds.RelativePositions(at=at):
             return Relative(config, at)
         case kinds.SinusoidalPositions(at=at):
             return Sinusoidal(config, at, sinusoidal_table)
-        case kinds.Sinusoidal2DPositions(at=at):
-            return Sinusoidal(config, at, sinusoidal_2d_table)
+        case kinds.Sinusoidal2DPositions(at=at, code=code):
+            return Sinusoidal(config, at, sinusoidal_2d_table if code == "transformer" else simple_2d_table)
         case _:
             assert_never(config.positions)

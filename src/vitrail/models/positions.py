@@ -14,7 +14,7 @@ class TokenPositions(nn.Module):
 
     def __init__(self, config: ViTConfig, at: AppliedAt) -> None:
         super().__init__()
-        self.at, self.grid, self.leading, self.width = at, config.grid, config.class_tokens, config.width
+        self.at, self.grid, self.leading, self.width = at, config.grid, config.leading, config.width
         self.tables = config.layers if at == "layers" else 1
 
     def add(
@@ -66,4 +66,8 @@ class Learned(AddedPositions):
     def vectors(self, table: int, grid: Grid, like: Tensor) -> Float[Tensor, "T D"]:
         """The table; resampled where the grid is another."""
         own = self.table[table]
-        return own if same_size(grid, self.grid) else resample_positions(own, self.grid, grid, self.resampling)
+        return (
+            own
+            if same_size(grid, self.grid)
+            else resample_positions(own, self.grid, grid, self.resampling, self.leading)
+        )

@@ -10,8 +10,9 @@ from torch.nn import functional as F
 
 from vitrail.config import BiTConfig, HybridStem, ViTConfig
 from vitrail.config.model import NORM_GROUPS
-from vitrail.models.base import Model, build_head, check_images
+from vitrail.models.base import Model, check_images
 from vitrail.models.encoder import maybe_checkpoint
+from vitrail.models.heads import build_head
 
 
 def standardize_by_deviation(weight: Float[Tensor, "out in kh kw"], epsilon: float) -> Float[Tensor, "out in kh kw"]:

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from vitrail.config import Grid, HybridStem, PatchStem, ViTConfig
 from vitrail.config.check import check_slice, pick_layers
 from vitrail.models.axial import AxialBlock
-from vitrail.models.base import Model, build_head, check_images
-from vitrail.models.encoder import Block, Blocks, Dropout, maybe_checkpoint
+from vitrail.models.base import Model, check_images
+from vitrail.models.encoder import Blocks, Dropout, maybe_checkpoint
+from vitrail.models.heads import build_head
+from vitrail.models.parts import PartedBlock, build_norm, build_pooling, build_projection
 from vitrail.models.position_kinds import build_positions
 from vitrail.models.resnet import HybridEmbedding
 from vitrail.ops.patches import patchify, same_size
@@ -27,12 +29,31 @@ class PatchEmbedding(nn.Module):
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
         """Cut and project."""
-        return self.projection(patchify(images, self.patch))
+        return self.project(patchify(images, self.patch))
+
+    def project(self, patches: Float[Tensor, "B N PPC"]) -> Float[Tensor, "B N D"]:
+        """Embed flat patches."""
+        return self.projection(patches)
+
+
+class NormedEmbedding(PatchEmbedding):
+    """A projection with a norm before it, of a patch's values, and one after it (Kumar et al., 2023)."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__(config.stem.patch, config.channels, config.width)
+        self.values_norm = nn.LayerNorm(self.projection.in_features, eps=config.epsilon)
+        self.embedding_norm = nn.LayerNorm(config.width, eps=config.epsilon)
+
+    def project(self, patches: Float[Tensor, "B N PPC"]) -> Float[Tensor, "B N D"]:
+        """Embed flat patches."""
+        return self.embedding_norm(self.projection(self.values_norm(patches)))
 
 
 def build_embedding(config: ViTConfig) -> PatchEmbedding | HybridEmbedding:
     """Make the stem that the configuration names."""
     match config.stem:
+        case PatchStem(norms=True):
+            return NormedEmbedding(config)
         case PatchStem(patch=patch):
             return PatchEmbedding(patch, config.channels, config.width)
         case HybridStem() as stem:
@@ -50,12 +71,17 @@ class ViT(Model):
         self.layers = config.layers
         self.embedding = build_embedding(config)
         self.class_token = nn.Parameter(torch.empty(config.width)) if config.class_tokens else None
+        self.registers = nn.Parameter(torch.empty(config.registers, config.width)) if config.registers else None
         self.positions = build_positions(config)
         self.dropout = Dropout(config.dropout)
-        block = AxialBlock if config.attention == "axial" else Block
+        self.first_norm = build_norm(config, wanted=config.first_norm)
+        block = AxialBlock if config.attention == "axial" else PartedBlock
         self.blocks = Blocks(block(config, layer) for layer in range(config.layers))
-        self.norm = nn.LayerNorm(config.width, eps=config.epsilon) if config.norm == "pre" else nn.Identity()
-        self.hidden = nn.Linear(config.width, config.pre_logits) if config.pre_logits else None
+        self.norm = build_norm(config, wanted=config.last_norm == "tokens")
+        self.pooling = build_pooling(config)
+        self.pooled_norm = build_norm(config, wanted=config.last_norm == "pooled")
+        self.hidden = nn.Linear(config.pooled, config.pre_logits) if config.pre_logits else None
+        self.projection = build_projection(config)
         self.head = build_head(config)
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
@@ -69,7 +95,7 @@ class ViT(Model):
         return self.read_out(tokens)  # eq. 4
 
     def tokens(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B T D"]:
-        """Every token after the last block and the final norm; the class token first where there is one."""
+        """Every token after the last block and the final norm; the class token first, and registers before patches."""
         return self.encode(self.embed(images), self.grid_of(images))
 
     def embed(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B T D"]:
@@ -85,15 +111,16 @@ class ViT(Model):
     def add_positions(
         self, patches: Float[Tensor, "B N D"], grid: Grid, visible: Int64[Tensor, "B N"] | None = None
     ) -> Float[Tensor, "B T D"]:
-        """Put the class token before the patches, and add positions: the rest of eq. 1.
+        """Put the class token and the registers before the patches, and add positions: the rest of eq. 1.
 
         `visible` numbers the patches of the grid that are given, where some are hidden.
         """
         tokens = patches
-        if self.class_token is not None:
-            token = self.class_token if visible is None else self.class_token.to(tokens.dtype)  # bfloat16 stays so
-            tokens = torch.cat([token.expand(tokens.shape[0], 1, -1), tokens], dim=1)  # B T D
-        return self.dropout(self.positions.add(tokens, 0, grid, visible))
+        for first in (self.registers, self.class_token):
+            if first is not None:
+                first = first if visible is None else first.to(tokens.dtype)  # bfloat16 stays so
+                tokens = torch.cat([first.reshape(-1, tokens.shape[2]).expand(tokens.shape[0], -1, -1), tokens], dim=1)
+        return self.first_norm(self.dropout(self.positions.add(tokens, 0, grid, visible)))
 
     def encode(
         self, tokens: Float[Tensor, "B T D"], grid: Grid, visible: Int64[Tensor, "B N"] | None = None
@@ -124,20 +151,22 @@ class ViT(Model):
 
     def read_out(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B R"]:
         """What the linear classifier reads of the tokens: eq. 4, and the tanh layer where there is one."""
-        pooled = self.pool(tokens)
-        return pooled if self.hidden is None else torch.tanh(self.hidden(pooled))
+        pooled = self.pooled_norm(self.pool(tokens))
+        pooled = pooled if self.hidden is None else torch.tanh(self.hidden(pooled))
+        return pooled if self.projection is None else self.projection(pooled)
 
-    def pool(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B D"]:
-        """The class token (eq. 4), or the mean or maximum of all tokens where there is none."""
+    def pool(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B P"]:
+        """The class token (eq. 4), the mean or maximum of the patches, or what a module of its own makes of them."""
         match self.config.pooling:
             case "token":
                 return tokens[:, 0]
             case "mean":
-                return tokens.mean(dim=1)
+                return tokens[:, self.config.leading :].mean(dim=1)
             case "max":
-                return tokens.amax(dim=1)
+                return tokens[:, self.config.leading :].amax(dim=1)
             case _:
-                assert_never(self.config.pooling)
+                assert self.pooling is not None
+                return self.pooling(tokens)
 
     def maps_after(self, images: Float[Tensor, "B C H W"], wanted: list[int]) -> dict[int, Tensor]:
         """Patch tokens as maps, B D rows cols, after some blocks, each through the final norm."""
@@ -146,7 +175,7 @@ class ViT(Model):
         for layer in range(max(wanted) + 1):
             tokens = self.run_block(tokens, layer, grid)
             if layer in wanted:
-                patches = self.norm(tokens)[:, self.config.class_tokens :]  # B N D
+                patches = self.norm(tokens)[:, self.config.leading :]  # B N D
                 maps[layer] = patches.transpose(1, 2).unflatten(2, grid)  # B D rows cols
         return maps
 

@@ -16,14 +16,14 @@ KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBacken
 
 
 def attend(
-    query: Float[Tensor, "B h T d"],
+    query: Float[Tensor, "B h Q d"],
     key: Float[Tensor, "B h T d"],
     value: Float[Tensor, "B h T d"],
     *,
     dropout: float,
     relative: Float[Tensor, "M h d"] | None,
     causal: bool = False,
-) -> Float[Tensor, "B h T d"]:
+) -> Float[Tensor, "B h Q d"]:
     """Mix the values (eqs. 6 and 7); a causal query sees itself and what comes before it.
 
     The kernels would form the matrix of weights for relative keys, and for dropout on the CPU: there queries go in

@@ -12,13 +12,20 @@ from vitrail.ops.patches import same_size
 
 
 def resample_positions(
-    table: Float[Tensor, "T D"], old: tuple[int, int], new: tuple[int, int], how: Resampling = "bilinear-corners"
+    table: Float[Tensor, "T D"],
+    old: tuple[int, int],
+    new: tuple[int, int],
+    how: Resampling = "bilinear-corners",
+    before: int | None = None,
 ) -> Float[Tensor, "T2 D"]:
-    """Resample a table from one grid (rows, cols) to another, as the authors do or another library."""
+    """Resample a table from one grid (rows, cols) to another, as the authors do or another library.
+
+    `before` says how many entries stand before the patches', and stay (None: none or one).
+    """
     leading = table.shape[0] - old[0] * old[1]
     if any(side < 1 for side in (*old, *new)):
         raise ShapeError(f"a grid has at least one row and one column; got {old} and {new}.")
-    if leading not in (0, 1):
+    if leading not in ((0, 1) if before is None else (before,)):
         raise ShapeError(
             f"a grid of {old[0]}x{old[1]} has {old[0] * old[1]} positions, {old[0] * old[1] + 1} with a class token; "
             f"the table has {table.shape[0]}."
@@ -68,6 +75,21 @@ def sinusoidal_2d_table(
     """The code of a patch's row in D/2 features, of its column in the others; a class token has zeros."""
     rows, cols = (sinusoids(_places(before, after, device), width // 2) for before, after in zip(old, new, strict=True))
     grid = torch.cat([rows[:, None].expand(-1, new[1], -1), cols.expand(new[0], -1, -1)], dim=2)  # rows cols D
+    return torch.cat([grid.new_zeros(leading, width), grid.flatten(0, 1)]).float()
+
+
+@constant
+def simple_2d_table(
+    width: int, leading: int, old: tuple[int, int], new: tuple[int, int], device: torch.device
+) -> Float[Tensor, "T D"]:
+    """Sines and then cosines of a patch's column in D/2 features, of its row in the others (Beyer et al., 2022)."""
+    count = width // 4
+    rates = 10000 ** (-torch.arange(count, dtype=torch.float64, device=device) / max(count - 1, 1))
+    down, across = (
+        torch.cat([angles.sin(), angles.cos()], dim=1)
+        for angles in (_places(*sides, device)[:, None] * rates for sides in zip(old, new, strict=True))
+    )
+    grid = torch.cat([across.expand(new[0], -1, -1), down[:, None].expand(-1, new[1], -1)], dim=2)  # rows cols D
     return torch.cat([grid.new_zeros(leading, width), grid.flatten(0, 1)]).float()
 
 

@@ -56,7 +56,7 @@ class Served:
         """How many tokens an image has."""
         config = self.model.config
         if isinstance(config, ViTConfig):
-            return config.grid[0] * config.grid[1] + config.class_tokens
+            return config.grid[0] * config.grid[1] + config.leading
         return max(config.image_size[0] * config.image_size[1] // 256, 1)  # a ResNet's work, in patches of 16 pixels
 
     @property

@@ -150,7 +150,7 @@ def with_fresh_positions(model: Model, seed: int) -> Model:
     config = model.config
     if not isinstance(config, ViTConfig) or not isinstance(config.positions, LearnedPositions):
         raise ConfigError("only learned positions can be drawn anew.")
-    first = config.class_tokens
+    first = config.leading
     with torch.no_grad():
         for name, table in model.named_parameters():
             if name.startswith("positions."):

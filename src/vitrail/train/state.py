@@ -46,7 +46,7 @@ def depth_of(name: str, blocks: int) -> int:
     """Give how far a parameter is from the input: 0 for the embedding, then the blocks, then what comes after."""
     if (match := BLOCK.match(name)) is not None:
         return 1 + int(match[1])
-    return 0 if name.startswith(("embedding", "class_token", "positions")) else blocks + 1
+    return 0 if name.startswith(("embedding", "class_token", "registers", "positions", "first_norm")) else blocks + 1
 
 
 def build_optimizer(model: nn.Module, config: Adam | SGD, layer_decay: float | None) -> Optimizer:

@@ -20,8 +20,8 @@ from vitrail.data.splits import SomeClasses, hold_out, split
 from vitrail.errors import WITHOUT_LABELS, CheckpointError, ConfigError, DataError, some_of
 from vitrail.files import read_arrays, replacing
 from vitrail.models import Model, create
-from vitrail.models.base import CosineHead
 from vitrail.models.build import DIRECTIONS, draw
+from vitrail.models.heads import CosineHead
 from vitrail.train.objective import Objective
 
 NAMED = 8  # classes or images that a message lists

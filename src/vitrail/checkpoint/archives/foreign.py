@@ -48,19 +48,15 @@ TENSORS = {
     "_rebuild_nested": "nested tensors. Save a tensor for each of their parts",
 }
 MODELS = {
-    ".attn.q_proj.": "EVA-02, with rotary positions and gated MLPs",
-    "visual.transformer.resblocks": "CLIP of OpenAI's names; its image tower has a norm before the blocks",
-    "vision_model.encoder.layers": "CLIP or SigLIP of transformers; its image tower has other parts",
-    "embeddings.patch_embedding.": "CLIP or SigLIP of transformers; its image tower has other parts",
+    "vision_model.encoder.layers": "a part of CLIP or SigLIP of transformers, without the patches of its image tower",
+    "layers.0.self_attn.in_proj_": "built of torch's nn.TransformerEncoder, of which it has two, or not all parts",
     "image_encoder.": "SAM, with relative positions",
     "relative_position_bias_table": "Swin or BEiT, with relative positions",
     "mlp_tokens.": "an MLP-Mixer",
     "conv_dw.": "a convolutional network",
     "layer1.0.conv1.": "a ResNet with batch norms; BiT has GroupNorm and standardised filters",
     "patch_embed.projection.": "a ViT of MMPretrain, whose names no layout here has",
-    "layers.0.self_attn.in_proj_": "built of torch's nn.TransformerEncoder, whose names no layout here has",
-    "transformer.layers.0.0.fn": "a ViT of vit-pytorch, whose names no layout here has",
-    "transformer.layers.0.0.to_qkv": "a ViT of vit-pytorch, whose names no layout here has",
+    "transformer.layers.0.0.": "a model of vit-pytorch that is neither its ViT nor its SimpleViT",
 }
 
 

@@ -35,6 +35,12 @@ class Row(NamedTuple):
     shape: Shape
     codec: Codec
     layer: int | None = None
+    others: tuple[Shape, ...] = ()  # of all but the first tensor, where these differ
+
+    def shapes(self) -> dict[str, Shape]:
+        """Give the shape of each tensor of theirs, by its name."""
+        every = (self.shape, *(self.others or (self.shape,) * (len(self.theirs) - 1)))
+        return dict(zip(self.theirs, every, strict=False))
 
     def under(self, prefix: str) -> "Row":
         """Give the row with something before their names."""
@@ -64,6 +70,7 @@ class Holds:
     headless: bool = True
     layer_scale: bool = False
     bias_free: bool = False
+    parts: tuple[str, ...] = ()  # of those that the paper's ViT lacks
     rectangles: bool = True
     resampling: Resampling = "bilinear-corners"  # of positions, at another image size
     stem: Mapping[str, object] = field(default_factory=dict)  # of a hybrid
@@ -81,6 +88,8 @@ class Layout:
     rows: Callable[[ModelConfig, Dialect], Iterator[Row]]
     dialect: Callable[[ModelConfig], Dialect]
     holds: Holds
+    writes: bool = True  # or it is read alone
+    whole: Callable[[ModelConfig], bool] = lambda config: False  # holds all of it, whatever `holds` says
 
 
 def common_prefix(entries: Mapping[str, Entry], anchor: str) -> str | None:

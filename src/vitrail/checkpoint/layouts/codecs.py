@@ -1,7 +1,6 @@
 """How a parameter of ours is made of tensors of theirs, and taken apart again: pure, exact both ways."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from vitrail.checkpoint.archives.base import Shape
 from vitrail.checkpoint.layouts.base import Codec, Row
-from vitrail.config import HybridStem, ModelConfig, ViTConfig
+from vitrail.config import ModelConfig, ViTConfig
 from vitrail.ops.cost.convolutions import Convolution, convolutions
 
 UNIT = ("shortcut", "first", "second", "third")  # the convolutions of a ResNet's unit
@@ -73,58 +72,6 @@ def flax_norm(ours: str, theirs: str, shape: Shape, words: tuple[str, str] = ("s
     """Give the rows of a norm as Flax names them, or in other words."""
     for part, word in zip(("weight", "bias"), words, strict=True):
         yield Row(f"{ours}.{part}", (f"{theirs}/{word}",), shape, FLAT)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TorchNames:
-    """What a library of torch calls the parts of a ViT; those of a layer stand after `layer` and its number."""
-
-    patches: str
-    token: str
-    table: str
-    layer: str
-    attention_norm: str
-    qkv: tuple[str, ...]  # packed, or query, key and value; before "weight" and "bias"
-    out: str
-    mlp_norm: str
-    expand: str
-    contract: str
-    scales: tuple[str, ...] = ()  # of attention and MLP
-    norm: str
-    hidden: str
-    head: str
-
-
-def vit_rows(config: ViTConfig, names: TorchNames, stem: Iterable[Row] = (), *, folded: bool = False) -> Iterator[Row]:
-    """Give the row of every parameter of a ViT, with those of its stem; `folded`: the class token has no position."""
-    width, patch = config.width, config.stem.patch
-    if isinstance(config.stem, HybridStem):
-        shape = (width, config.stem.channels, patch, patch)
-        yield from pair("embedding.patches.projection", names.patches, shape, PATCHES)
-    else:
-        yield from pair("embedding.projection", names.patches, (width, config.channels, patch, patch), PATCHES)
-    yield from stem
-    yield from token_rows(config, names.token, names.table, folded=folded)
-    rows, codec = (3 * width, SAME) if len(names.qkv) == 1 else (width, THREE)
-    for index in range(config.depth):
-        ours, theirs = f"blocks.{index}", f"{names.layer}{index}"
-        weights, biases = (tuple(f"{theirs}.{name}{kind}" for name in names.qkv) for kind in ("weight", "bias"))
-        yield from pair(f"{ours}.attention_norm", f"{theirs}.{names.attention_norm}", (width,))
-        yield Row(f"{ours}.attention.qkv.weight", weights, (rows, width), codec)
-        if config.qkv_bias:
-            yield Row(f"{ours}.attention.qkv.bias", biases, (rows,), codec)
-        yield from pair(f"{ours}.attention.out", f"{theirs}.{names.out}", (width, width))
-        yield from pair(f"{ours}.mlp_norm", f"{theirs}.{names.mlp_norm}", (width,))
-        yield from pair(f"{ours}.mlp.expand", f"{theirs}.{names.expand}", (config.mlp_width, width))
-        yield from pair(f"{ours}.mlp.contract", f"{theirs}.{names.contract}", (width, config.mlp_width))
-        if config.layer_scale is not None:
-            for branch, scale in zip(("attention", "mlp"), names.scales, strict=False):
-                yield Row(f"{ours}.{branch}_scale.weight", (f"{theirs}.{scale}",), (width,), SAME)
-    yield from pair("norm", names.norm, (width,))
-    if config.pre_logits:
-        yield from pair("hidden", names.hidden, (config.pre_logits, width))
-    if config.classes:
-        yield from pair("head", names.head, (config.classes, config.representation))
 
 
 class ResNetPart(NamedTuple):

@@ -5,10 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 from vitrail.checkpoint.adapt import Request
-from vitrail.checkpoint.archives.base import Headers
+from vitrail.checkpoint.archives.base import Entry, Headers
+from vitrail.checkpoint.layouts import hf_towers
 from vitrail.checkpoint.layouts.base import Dialect, Found, Holds, Layout, Row, common_prefix
-from vitrail.checkpoint.layouts.codecs import TorchNames, vit_rows
+from vitrail.checkpoint.layouts.hf_families import family_of
 from vitrail.checkpoint.layouts.inference import DOUBT, file_grid, find_head, find_heads, is_last, read_activation
+from vitrail.checkpoint.layouts.vit_rows import TorchNames, vit_rows
 from vitrail.config import LearnedPositions, ModelConfig, PatchStem, ViTConfig, as_size
 from vitrail.errors import CheckpointError
 
@@ -45,20 +47,28 @@ MODULES = replace(
     expand="mlp.fc1",
     contract="mlp.fc2",
 )
+# The patches of ViT, DeiT and DINOv2; of DINOv3; of CLIP and SigLIP.
+PATCHES = (WRITTEN.patches, "embeddings.patch_embeddings", "embeddings.patch_embedding")
 NAMES = {"written": WRITTEN, "modules": MODULES}
 # Masked pre-training's: of no use to a classifier.
 PRETRAINING = ("decoder.", "embeddings.mask_token")
 STRANGERS = {
-    "distillation_token": "a distillation token",
     "detection_tokens": "detection tokens, as YOLOS",
-    "register_tokens": "register tokens",
     "lambda": "layer scale",
     "relative_position": "relative positions",
 }
 
 
+def recognize(entries: Mapping[str, Entry]) -> str | None:
+    """Find the prefix of a ViT's names, or of a family's."""
+    found = [common_prefix(entries, f"{patches}.weight") for patches in PATCHES]
+    return next((prefix for prefix in found if prefix is not None), None)
+
+
 def infer(headers: Headers, hints: Request, documents: Mapping[str, Any]) -> Found:
     """Read the configuration off names, shapes and config.json."""
+    if (family := family_of(headers)) is not None:
+        return hf_towers.infer(family, headers, hints, documents)
     said = documents.get("config.json", {})
     kind = said.get("model_type", "vit")
     if kind not in MODEL_TYPES:
@@ -128,17 +138,23 @@ def infer(headers: Headers, hints: Request, documents: Mapping[str, Any]) -> Fou
 def rows(config: ModelConfig, dialect: Dialect) -> Iterator[Row]:
     """Give the row of every parameter."""
     assert isinstance(config, ViTConfig)
+    if dialect.get("family"):
+        yield from hf_towers.rows(config, dialect)
+        return
     prefix = dialect["prefix"]
     for row in vit_rows(config, replace(NAMES[dialect["names"]], head=dialect["head"])):
         yield row.under(_outer(prefix) if row.ours.startswith("head.") else prefix)
 
 
-def config_document(config: ViTConfig, class_names: tuple[str, ...] | None) -> dict[str, Any]:
+def config_document(config: ViTConfig, class_names: tuple[str, ...] | None, dialect: Dialect) -> dict[str, Any]:
     """Give the config.json that transformers opens."""
+    from vitrail.checkpoint.layouts.hf_documents import document, labels  # of what is written alone
+
+    if (family := dialect.get("family")) is not None:
+        return document(family, config, class_names, dialect)
     assert isinstance(config.stem, PatchStem)
     height, width = config.image_size
-    labels = class_names or tuple(f"LABEL_{index}" for index in range(config.classes or 0))
-    document: dict[str, Any] = {
+    return {
         "architectures": ["ViTForImageClassification" if config.classes else "ViTModel"],
         "model_type": "vit",
         "hidden_size": config.width,
@@ -157,11 +173,22 @@ def config_document(config: ViTConfig, class_names: tuple[str, ...] | None) -> d
         "encoder_stride": config.stem.patch,
         "pooler_act": "tanh",
         "pooler_output_size": config.pre_logits or config.width,
+        **labels(config, class_names),
     }
-    if config.classes:
-        document["id2label"] = {str(index): label for index, label in enumerate(labels)}
-        document["label2id"] = {label: index for index, label in enumerate(labels)}
-    return document
+
+
+def _family(config: ModelConfig) -> str | None:
+    from vitrail.checkpoint.layouts.hf_documents import family_for
+
+    return family_for(config) if isinstance(config, ViTConfig) else None
+
+
+def usual_dialect(config: ModelConfig) -> Dialect:
+    """Speak as files are written today: a classifier beside `vit.`, or a bare model; or as those of a family."""
+    if (family := _family(config)) is not None:
+        assert isinstance(config, ViTConfig)
+        return hf_towers.usual_dialect(family, config)
+    return {"prefix": "vit." if config.classes else "", "names": "written", "head": WRITTEN.head}
 
 
 def _outer(prefix: str) -> str:
@@ -186,11 +213,11 @@ def _with_size(hints: Request, said: Mapping[str, Any], patch: int, count: int) 
 LAYOUT = Layout(
     name="hf",
     title="Hugging Face's names",
-    recognize=lambda entries: common_prefix(entries, f"{WRITTEN.patches}.weight"),
+    recognize=recognize,
     infer=infer,
     rows=rows,
-    # A classifier beside `vit.`, or a bare model.
-    dialect=lambda config: {"prefix": "vit." if config.classes else "", "names": "written", "head": WRITTEN.head},
+    dialect=usual_dialect,
+    whole=lambda config: _family(config) is not None,
     holds=Holds(
         activations=("gelu", "gelu-tanh", "relu"), epsilon=None, hidden="headless", bias_free=True, resampling="bicubic"
     ),

@@ -31,25 +31,37 @@ PUBLISHED = {shape[:3]: shape.heads for letter, shape in SHAPES.items() if lette
     (18, 896, 2304): 14,  # so150m
     (27, 1152, 4304): 16,  # so400m
     (40, 1536, 6144): 16,  # giantopt
+    (14, 256, 1280): 4,  # wee
+    (14, 320, 1792): 5,  # little
+    (40, 1536, 4096): 24,  # DINOv2's giant
 }
 
 
+DINOV3_HEADS = {(32, 1280, 5120): 20, (40, 4096, 8192): 32}  # not those of a ViT of the same shape
+
+
 def find_heads(
-    shape: tuple[int, int, int], hints: Request, documents: Mapping[str, Any], known: object = None, doubt: str = ""
+    shape: tuple[int, int, int],
+    hints: Request,
+    documents: Mapping[str, Any],
+    said: object = None,
+    doubt: str = "",
+    known: Mapping[tuple[int, int, int], int] = {},  # never changed
 ) -> tuple[int, tuple[str, ...]]:
     """Find the number of heads, which packed matrices do not show: told, or the published model's of this shape.
 
-    `shape` is depth, width and MLP width; `doubt` says which published models differ, where there are two.
+    `shape` is depth, width and MLP width; `said` is what a document says; `doubt` says which published models differ,
+    where there are two; `known` are those of a family, which come before all others.
     """
     depth, width, mlp_width = shape
-    told = hints.fields.get("heads", known or read_note(documents).get("heads"))
+    told = hints.fields.get("heads", said or read_note(documents).get("heads"))
     if told is not None:
         if not isinstance(told, int) or isinstance(told, bool) or told < 1 or width % told:
             raise CheckpointError(f"heads must be a whole number that divides the width {width}; got {told!r}.")
         return told, ()
     if doubt:
         raise CheckpointError(doubt)
-    if (heads := PUBLISHED.get(shape)) is None:
+    if (heads := known.get(shape, PUBLISHED.get(shape))) is None:
         raise CheckpointError(
             f"the file does not say how many heads share its width of {width}, and no published model has this width "
             f"with {depth} layers and an MLP of {mlp_width}. Say heads=..."

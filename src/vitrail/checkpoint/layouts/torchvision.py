@@ -7,7 +7,6 @@ from typing import Any
 from vitrail.checkpoint.adapt import Request
 from vitrail.checkpoint.archives.base import Headers
 from vitrail.checkpoint.layouts.base import Dialect, Found, Holds, Layout, Row, common_prefix, read_note
-from vitrail.checkpoint.layouts.codecs import TorchNames, vit_rows
 from vitrail.checkpoint.layouts.inference import (
     DOUBT,
     file_grid,
@@ -18,6 +17,7 @@ from vitrail.checkpoint.layouts.inference import (
     noted_grid,
     take_beside,
 )
+from vitrail.checkpoint.layouts.vit_rows import TorchNames, vit_rows
 from vitrail.config import LearnedPositions, ModelConfig, PatchStem, ViTConfig
 from vitrail.errors import CheckpointError
 

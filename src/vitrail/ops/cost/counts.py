@@ -12,6 +12,7 @@ from typing import Literal, assert_never
 from vitrail.config import BiTConfig, HybridStem, ModelConfig, PatchStem, ViTConfig, positions as kinds
 from vitrail.ops.attention_chunks import CHUNK
 from vitrail.ops.cost.convolutions import FULL, Convolution, Stretch, bit_stretches, convolutions, hybrid_stretches
+from vitrail.ops.cost.parts import expanded, norms_around, norms_of_block, readout, readout_macs
 
 Precision = Literal["float32", "bfloat16"]
 Optimizer = Literal["adam", "sgd"]
@@ -55,18 +56,15 @@ def parameters(config: ModelConfig) -> Parts:
         last = config.representation
         return Parts(convolutions=weights, norms=norms + 2 * last, head=_classifier(config))
     width, layers = config.width, config.layers
-    hidden = config.pre_logits
-    ends = 2 * width if config.norm == "pre" else 0
+    mixed, first = config.head_width * config.heads, expanded(config)
     return Parts(
         convolutions=weights,
-        embedding=(_patch_values(config) + 1) * width + config.class_tokens * width,
+        embedding=(_patch_values(config) + 1) * width + config.leading * width,
         positions=_position_parameters(config),
-        attention=layers * (4 * (width + 1) * width - (0 if config.qkv_bias else 3 * width)),
-        mlp=layers * (2 * width * config.mlp_width + config.mlp_width + width),
-        norms=layers * (4 if config.layer_scale is None else 6) * width
-        + ends
-        + sum(2 * conv.outward for conv in convs),
-        head=_classifier(config) + ((width + 1) * hidden if hidden else 0),
+        attention=layers * (4 * width * mixed + width + (3 * mixed if config.qkv_bias else 0)),
+        mlp=layers * ((width + 1) * first + (config.mlp_width + 1) * width),
+        norms=layers * norms_of_block(config) + norms_around(config) + sum(2 * conv.outward for conv in convs),
+        head=_classifier(config) + sum(readout(config).values()),
     )
 
 
@@ -81,13 +79,13 @@ def forward_macs(config: ModelConfig, *, padding: bool = True) -> Parts:
     (rows, cols), tokens, width = config.grid, config.tokens, config.width
     reached = config.depth * (rows + cols) if config.attention == "axial" else config.depth * tokens
     offsets = _relative_layers(config) * (2 * tokens - 1)
-    hidden = config.pre_logits
+    mixed = config.head_width * config.heads
     return Parts(
         convolutions=convs,
         embedding=rows * cols * _patch_values(config) * width,
-        attention=config.layers * 4 * tokens * width**2 + (2 * reached + offsets) * tokens * width,
-        mlp=config.layers * 2 * tokens * width * config.mlp_width,
-        head=config.representation * (config.classes or 0) + (width * hidden if hidden else 0),
+        attention=config.layers * 4 * tokens * width * mixed + (2 * reached + offsets) * tokens * mixed,
+        mlp=config.layers * tokens * width * (expanded(config) + config.mlp_width),
+        head=config.representation * (config.classes or 0) + readout_macs(config),
     )
 
 
@@ -106,7 +104,9 @@ def exaflops(config: ModelConfig, *, images: float) -> float:
 
 def _classifier(config: ModelConfig) -> int:
     """Count the classifier's weights and, where it is linear, its biases."""
-    return (config.representation + (config.cosine_scale is None)) * (config.classes or 0)
+    heads = 2 if isinstance(config, ViTConfig) and config.pooling == "distilled" else 1
+    biases = heads if config.cosine_scale is None else 0
+    return (config.representation + biases) * (config.classes or 0)
 
 
 def _patch_values(config: ViTConfig) -> int:
@@ -126,8 +126,10 @@ def _position_parameters(config: ViTConfig) -> int:
             return 0
         case kinds.LearnedPositions(at=at):
             table = config.tokens * width
+        case kinds.RotaryPositions(table=how):
+            return config.tokens * width if how else 0
         case kinds.Learned2DPositions(at=at):
-            table = (rows + cols) * (width // 2) + config.class_tokens * width
+            table = (rows + cols) * (width // 2) + config.leading * width
         case kinds.RelativePositions(at=at):
             table = (2 * config.tokens - 1) * width
         case _:
@@ -259,7 +261,7 @@ def _vit(config: ViTConfig, step: Step) -> Iterator[Stretch]:
     token = step.batch * config.tokens  # tokens of the batch
     line = token * width
     patch = step.batch * rows * cols
-    values = (count.embedding - (1 + config.class_tokens) * width) // width  # of a flat patch
+    values = _patch_values(config)
     mask = MASK if config.dropout else 0
     yield Stretch(
         weights=count.embedding + count.positions,
@@ -271,6 +273,10 @@ def _vit(config: ViTConfig, step: Step) -> Iterator[Stretch]:
     rates = token * 2 * FULL  # a norm's mean and deviation
     logsumexp = token * config.heads * FULL
     inner = 1 if config.activation == "relu" else 2  # ReLU keeps its output alone, which the next layer keeps anyway
+    inner += 2 if config.mlp == "gated" else 0  # both halves, and the activation of one, before their product
+    inner += 1 if config.inner_norm != "none" else 0  # what the norm reads
+    mixed = config.head_width * config.heads
+    turned = isinstance(config.positions, kinds.RotaryPositions)
     # Relative keys form a matrix of logits, and so does dropout on the CPU; all of it, or chunks that are made again.
     pairs = step.batch * config.heads * config.tokens**2
     dropped = config.attention_dropout > 0 and step.device == "cpu"
@@ -279,7 +285,11 @@ def _vit(config: ViTConfig, step: Step) -> Iterator[Stretch]:
     whole = formed and pairs <= CHUNK
     kept = (
         2 * line * FULL  # what the norms read
-        + 6 * line * item  # what they write; query, key and value; the mixed values
+        + 2 * line * item  # what they write
+        + 4 * token * mixed * item  # query, key and value; the mixed values
+        + (2 * token * mixed * item if config.qk_norm else 0)  # queries and keys before their norms
+        + (2 * token * mixed * item if turned else 0)  # and before they are turned
+        + (token * mixed * item if config.inner_norm == "both" else 0)
         + inner * token * wide * item
         + 2 * rates
         + logsumexp
@@ -287,11 +297,13 @@ def _vit(config: ViTConfig, step: Step) -> Iterator[Stretch]:
         + ((2 if dropped else 1) * matrix + 3 * line * item if whole else 0)
         + (0 if config.layer_scale is None else 2 * line * item)  # branches before their factors
     )
-    alive = line * ((4 if config.norm == "pre" else 3) * FULL + item) + 2 * token * wide * item
-    heads = line * (3 * FULL + 5 * item) + 4 * (0 if dropped else matrix)
+    hidden = token * expanded(config) * item + token * wide * item
+    alive = line * ((4 if config.norm == "pre" else 3) * FULL + item) + hidden
+    spare = 4 if turned or config.qk_norm else 0  # queries and keys before and after
+    heads = line * (3 * FULL + item) + (4 + spare) * token * mixed * item + 4 * (0 if dropped else matrix)
     branch = 0 if item == FULL else item
     block = Stretch(
-        weights=(count.attention + count.mlp) // config.layers + (4 if config.layer_scale is None else 6) * width,
+        weights=(count.attention + count.mlp) // config.layers + norms_of_block(config),
         cast=(count.attention + count.mlp) // config.layers,
         kept=kept,
         forward=max(alive, heads),
@@ -306,7 +318,7 @@ def _vit(config: ViTConfig, step: Step) -> Iterator[Stretch]:
     directions = _directions(config)
     held = config.pooling == "max" or (config.pooling == "token" and item == FULL)  # the norm's output, all of it
     yield Stretch(
-        weights=count.head + (2 * width if config.norm == "pre" else 0),
+        weights=count.head + norms_around(config),
         cast=count.head - directions,
         copies=2 * FULL * directions,
         kept=line * FULL + rates + (line * FULL if held else 0) + logits * (item + 2 * FULL),
