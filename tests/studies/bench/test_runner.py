@@ -102,7 +102,7 @@ def test_what_cannot_be_measured_is_a_gap_and_the_rest_is_measured(monkeypatch: 
     assert closed == ["torchvision", "vitrail"]
     report = BenchReport(machine=MACHINE, rows=[row_document(case, found, 1.0)])
     assert "not measured: the row a: timm: ImportError: timm is damaged" in str(report)
-    assert "- the row a: torchvision: it broke." in markdown(report.document(), "figures")
+    assert "- the row a: torchvision: it broke." in markdown(report.document(), "figures/")
 
 
 def test_a_peer_that_has_no_such_model_does_not_end_the_bench() -> None:

@@ -137,7 +137,7 @@ def _grows(by: str, said: str, x_label: str, shapes: Mapping[str, Shape], precis
 
 
 def held(work: StepMemory, *, in_all: bool) -> Case:
-    """A step whose memory is predicted, and measured in a process of its own."""
+    """A step whose memory is predicted and measured."""
     shape = work.shape
     said = [f"{shape.model} {work.kind}", f"batch {shape.batch}"]
     said += [] if shape.image_size == 224 else [f"{shape.image_size} px"]
@@ -151,10 +151,12 @@ def held(work: StepMemory, *, in_all: bool) -> Case:
         group="memory",
         unit="MiB",
         base="measured",
-        ways=[Way(name="measured", work=work), Way(name="predicted", work=replace(work, predicted=True))],
+        ways=[
+            Way(name="measured", work=work, process="all"),
+            Way(name="predicted", work=replace(work, predicted=True), process="all"),
+        ],
         repeats=1,
         in_all=in_all,
-        apart=True,
     )
 
 

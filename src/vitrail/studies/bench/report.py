@@ -77,7 +77,7 @@ class BenchReport:
             (self.folder / FIGURES).mkdir(exist_ok=True)
         for name, picture in plots(found["rows"], "light").items():
             write_bytes(self.folder / FIGURES / f"{name}.png", picture)
-        page = f"# Performance\n\n{markdown(found, FIGURES)}"
+        page = f"# Performance\n\n{markdown(found, f'{FIGURES}/')}"
         write_bytes(self.folder / MARKDOWN, page.encode())
 
 
@@ -226,7 +226,7 @@ def growth_panel(row: Mapping[str, Any]) -> Panel:
 
 
 def markdown(document: Document, figures: str) -> str:
-    """Write a bench as Markdown: the machine, tables, what is missing, and the plots of this folder."""
+    """Write a bench as Markdown: the machine, tables, what is missing, and plots, whose files begin with `figures`."""
     rows = document["rows"]
     lines = [f"{describe_machine(document['machine'])}.", ""]
     lines += [f"`{document['command']}`, {document['seconds'] / 60:.1f} minutes.", ""] if document["command"] else []
@@ -235,5 +235,5 @@ def markdown(document: Document, figures: str) -> str:
     if missing := list(gaps(rows)):
         lines += ["Not measured:", "", *(f"- {gap}" for gap in missing), ""]
     for name in plotted(rows):
-        lines += [f"![{CAPTIONS[name]}]({figures}/{name}.png)", "", CAPTIONS[name], ""]
+        lines += [f"![{CAPTIONS[name]}]({figures}{name}.png)", "", CAPTIONS[name], ""]
     return "\n".join(lines)

@@ -85,7 +85,7 @@ def parts_of(case: Case, place: Place) -> list[Part]:
     """Share the ways of a case out among processes."""
     shared: dict[str, list[str]] = {}
     for way in case.ways:
-        name = (way.process or way.name) if place.apart else way.name if case.apart else ""
+        name = (way.process or way.name) if place.apart else ""
         shared.setdefault(name, []).append(way.name)
     need = {way.name: gpu_bytes(way.work) for way in case.ways} if place.apart else {}
     return [Part(case, tuple(names), max(need.get(name, 0) for name in names)) for names in shared.values()]

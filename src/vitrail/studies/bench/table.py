@@ -130,7 +130,6 @@ class Case:
     repeats: int | None = None  # where they are not the usual ones
     seconds: float | None = None
     in_all: bool = True  # measured by `all`, or by the name of its group or row alone
-    apart: bool = False  # each way in a process of its own, on a CPU too
     x_label: str = ""  # of the plot of its series
     log_x: bool = True
 

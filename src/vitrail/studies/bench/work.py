@@ -17,8 +17,8 @@ from vitrail.studies.bench.table import (
 )
 from vitrail.studies.bench.timing import Clock
 
-LITTLE = 3 << 30  # bytes of a GPU that any process may take, its context and libraries
-MORE = 1.2  # times the prediction
+LITTLE = 2 << 30  # bytes of a GPU that any process may take, its context and libraries
+MORE = 1.1  # times the prediction
 
 
 def open_work(work: Work, clock: Clock) -> Opened:
