@@ -65,6 +65,8 @@ def close(case: str) -> None:
     """Let go of the ways of a case."""
     for opened in READY.pop(case, {}).values():
         opened.close()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def reason(error: Exception) -> str:

@@ -86,7 +86,7 @@ def describe_machine(machine: Document) -> str:
     peers = [f"{name} {version}" for name, version in machine["peers"].items() if version]
     missing = [name for name, version in machine["peers"].items() if not version]
     said = [machine["device"], f"{machine['cores']} cores of {machine['processor']}"]
-    said += [f"{machine['threads']} threads"] if machine["kind"] == "cpu" else []
+    said += [f"{machine['threads']} of them used"] if machine["kind"] == "cpu" else []
     said += [f"torch {machine['torch']}", *peers] + ([f"without {' and '.join(missing)}"] if missing else [])
     return f"{', '.join(said)}; Vitrail {machine['version']}"
 

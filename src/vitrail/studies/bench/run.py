@@ -181,11 +181,14 @@ def read_rows(folder: Path, here: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def in_short(row: dict[str, Any]) -> str:
     """Say what a row came to, in a few words."""
-    said = [
-        f"{way['name']} {number(way['median'])}" + (f" ({way['ratio']['median']:.2f})" if way["ratio"] else "")
-        for way in row["ways"]
-        if "median" in way
-    ]
+    found = [way for way in row["ways"] if "median" in way]
+    said = [f"{way['name']} {number(way['median'])}{_times(row, way)}" for way in found]
     gaps = sum("gap" in way for way in row["ways"])
     words = [*said, f"{gaps} not measured"] if gaps else said
-    return f"{', '.join(words)} {row['unit']}"
+    return f"{row['unit']}: {', '.join(words)}"
+
+
+def _times(row: dict[str, Any], way: dict[str, Any]) -> str:
+    """Say how many times as good as the base; not of a curve, whose places are no rivals."""
+    compared = way["ratio"] and way["at"] is None and way["name"] != row["base"]
+    return f" ({way['ratio']['median']:.2f})" if compared else ""

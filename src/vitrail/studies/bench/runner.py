@@ -106,7 +106,7 @@ def hired(parts: Sequence[Part], place: Place) -> Iterator[None]:
 def prepare(parts: Sequence[Part], place: Place, found: dict[str, dict[str, Found]], report: Reporter) -> None:
     """Make all parts ready, the largest first, as many at once as there may be and as fit into memory."""
     waiting, busy = sorted(parts, key=lambda part: -part.need), dict[Part, float]()
-    done = 0
+    done, what = 0, f"making ready: {parts[0].case.title}{' and others' if len(parts) > 1 else ''}"
     while waiting or busy:
         for part in list(waiting):
             taken = sum(each.need for each in busy) + sum(each.held for each in parts)
@@ -124,7 +124,8 @@ def prepare(parts: Sequence[Part], place: Place, found: dict[str, dict[str, Foun
             note(part, answer, found)
             del busy[part]
             done += 1
-        report.progress("making ready", done, len(parts))
+        report.progress(what, done, len(parts) if len(parts) > 1 else None)
+    report.progress(what, len(parts), len(parts))
 
 
 def ended(busy: dict[Part, float]) -> Iterator[tuple[Part, Any]]:
@@ -150,7 +151,7 @@ def answer_of(part: Part) -> Any:  # noqa: ANN401
     try:
         return receive(part.worker)
     except (VitrailError, RuntimeError) as error:
-        return str(error)
+        return str(error).strip().splitlines()[-1]
 
 
 def note(part: Part, answer: Any, found: dict[str, dict[str, Found]]) -> None:  # noqa: ANN401

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vitrail.files import short_hash
@@ -40,7 +40,6 @@ class Forward:
     precision: Precision
     by: Library = "vitrail"
     how: How = "fast"
-    engine: str = "auto"  # of what is fast
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +135,8 @@ class Case:
     @property
     def digest(self) -> str:
         """Give a short text that changes with what the case measures."""
-        return short_hash(repr(replace(self, in_all=True))).hex()
+        ways = [(way.name, way.work, way.ceiling, way.at) for way in self.ways]
+        return short_hash(repr((self.unit, self.base, self.repeats, self.seconds, ways))).hex()
 
 
 @dataclass(frozen=True, kw_only=True)
