@@ -1,8 +1,9 @@
 """Attention of a GPU at every length: `python benchmarks/attention.py [--longest 1100] [--widths 32,64,80]`.
 
-The kernels that `vitrail.ops.attention` chooses, bfloat16, forward and backward, with and without gradients, on random
-tokens and on tokens whose logits are all far below zero (where cuDNN's backward pass gives NaN at some lengths): no
-number may be NaN or infinite, and random ones are compared with single precision. The last line has the verdict.
+The kernels that `vitrail.ops.attention_kernels` chooses, bfloat16, forward and backward, with and without gradients,
+on random tokens and on tokens whose logits are all far below zero (where cuDNN's backward pass gives NaN at some
+lengths): no number may be NaN or infinite, and random ones are compared with single precision. The last line has the
+verdict.
 """
 
 import argparse
@@ -14,7 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from vitrail.ops.attention import fused_attention, kernels_for
+from vitrail.ops.attention import fused_attention
+from vitrail.ops.attention_kernels import kernels_for
 
 BOUND = 0.03  # of the largest number, between bfloat16 and single precision
 FAR = 12.0  # of every feature of the tokens whose logits are far below zero
@@ -30,9 +32,10 @@ def tokens(length: int, width: int, *, far: bool) -> list[Tensor]:
 
 def passes(inputs: list[Tensor]) -> list[Tensor]:
     """What attention gives with gradients and without them, and the gradients."""
+    query, key, value = inputs
     with torch.no_grad():
-        still = fused_attention(*inputs, None, 0.0)
-    mixed = fused_attention(*inputs, None, 0.0)
+        still = fused_attention(query, key, value, None, 0.0)
+    mixed = fused_attention(query, key, value, None, 0.0)
     grads = torch.autograd.grad(mixed.float().square().mean() * mixed.numel() / 2, inputs)
     return [still, mixed.detach(), *grads]
 
@@ -41,7 +44,7 @@ def exact(inputs: list[Tensor]) -> list[Tensor]:
     """The same in single precision."""
     wide = [part.detach().float().requires_grad_() for part in inputs]
     with sdpa_kernel(SDPBackend.MATH):
-        mixed = F.scaled_dot_product_attention(*wide)
+        mixed = F.scaled_dot_product_attention(wide[0], wide[1], wide[2])
     grads = torch.autograd.grad(mixed.bfloat16().float().square().mean() * mixed.numel() / 2, wide)
     return [mixed.detach(), mixed.detach(), *grads]
 
@@ -74,9 +77,8 @@ def main() -> None:
             done += 1
     query = torch.empty(1, 1, 197, 64, dtype=torch.bfloat16, device="cuda", requires_grad=True)
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; at length 197: {kernels_for(query, query)[0]}")  # noqa: T201
-    print(
-        f"{done} lengths in {time.perf_counter() - start:.0f} s; largest difference {worst:.4f} of the largest number"
-    )
+    seconds = time.perf_counter() - start
+    print(f"{done} lengths in {seconds:.0f} s; largest difference {worst:.4f} of the largest number")  # noqa: T201
     print(f"bad: {bad or 'none'}")  # noqa: T201
     sys.exit(bool(bad))
 

@@ -6,15 +6,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import sdpa_kernel
 
 from vitrail.ops.attention_chunks import attend_in_chunks
-
-# On a GPU. cuDNN's is the fastest on Hopper (LOG.md), but its backward pass gives NaN at such lengths as 64 and 576
-# once a query's logits are all far below zero (pytorch issue 196678; seen here too, without a mask).
-KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-CUDNN_FIRST = [SDPBackend.CUDNN_ATTENTION, *KERNELS]
-TILE, HALF_TILE = 128, 64  # of cuDNN's backward pass: lengths of half a tile beyond whole ones are those
+from vitrail.ops.attention_kernels import kernels_for
 
 
 def attend(
@@ -44,11 +39,3 @@ def fused_attention(
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=dropout, is_causal=causal)
     # A program that is exported may be taken apart for another engine, whose kernel lays its result out otherwise.
     return mixed.clone(memory_format=torch.contiguous_format) if torch.compiler.is_exporting() else mixed
-
-
-def kernels_for(query: Tensor, key: Tensor) -> list[SDPBackend]:
-    """Give the kernels of a GPU that may be taken, the fastest first."""
-    half = query.dtype in (torch.float16, torch.bfloat16)
-    trained = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad)
-    safe = not trained or all(length % TILE != HALF_TILE for length in (query.shape[2], key.shape[2]))
-    return CUDNN_FIRST if half and safe else KERNELS

@@ -20,7 +20,7 @@ def gelu_product(
 def _fused_gelu_product(tokens: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     if tokens.device.type != "cuda":  # there torch's own is the other form of GELU
         return gelu_product(tokens, weight, bias)
-    return torch._addmm_activation(bias, tokens, weight.t(), use_gelu=True)  # pyright: ignore[reportPrivateUsage]
+    return torch._addmm_activation(bias, tokens, weight.t(), use_gelu=True)  # pyright: ignore[reportPrivateImportUsage]
 
 
 @_fused_gelu_product.register_fake
@@ -57,7 +57,7 @@ def float8_product(
     The scale of the numbers is known before, so that making them small is part of whatever wrote them.
     """
     small = to_float8(numbers, scale).flatten(0, -2)
-    product = torch._scaled_mm(  # pyright: ignore[reportPrivateUsage]
+    product = torch._scaled_mm(  # pyright: ignore[reportPrivateImportUsage]
         small,
         weight.t(),
         scale_a=scale,
