@@ -30,8 +30,9 @@ vitrail bench training --json                    # one document; also vitrail.be
   the first line of a row, *base*, is what the others are compared with. Machines that do other work besides have wide
   ranges, and then the ratio says more than the numbers.
 - *Products alone* is the ceiling: the four products of matrices of every block at that batch (in training with their
-  two gradients each), with random numbers and every layer's own weights, measured in the same run. *Of its ceiling*
-  is the share of that speed which is reached.
+  two gradients each), with random numbers and every layer's own weights, in the same run; on a CPU oneDNN's, with
+  weights laid out before. *Of its ceiling* is the share of that speed which is reached. It counts every token of the
+  last block, of which a fast pass computes the class token alone.
 - Vitrail's forward passes are those of `vitrail.optimize`, with the engine in brackets; its training step is the
   training loop's own, which also measures the norm of the gradients and looks for numbers that are not finite.
   *Eager* is the plain model.

@@ -82,8 +82,10 @@ def test_the_products_are_those_of_every_block(train: bool, times: int, monkeypa
     steps: list[Any] = []
     monkeypatch.setattr(Clock, "times", lambda self, step, batch: steps.append(step) or (lambda: {"value": 1.0}))
     open_work(Products(shape=OTHER, precision="float32", training=train), CLOCK)
+    monkeypatch.setattr("vitrail.studies.bench.products.can_pack", lambda: False)
+    open_work(Products(shape=OTHER, precision="float32", training=train), CLOCK)
     with FlopCounterMode(display=False) as counter:
-        steps[0]()
+        steps[1]()
     tokens, width, wide = 3 * (4 + 1), 24, 40
     one = tokens * width * (3 * width + width + wide) + tokens * wide * width
     assert counter.get_total_flops() == 2 * 2 * times * one
@@ -92,6 +94,8 @@ def test_the_products_are_those_of_every_block(train: bool, times: int, monkeypa
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
 def test_products_run_in_the_precisions_of_a_cpu(precision: Precision) -> None:
     assert open_work(Products(shape=TINY, precision=precision), CLOCK).once()["value"] > 0
+    with pytest.raises(ConfigError, match="products in float8 are of GPUs"):
+        open_work(Products(shape=TINY, precision="float8"), CLOCK)
     with pytest.raises(ConfigError, match="blocks"):
         open_work(Products(shape=replace(TINY, model="BiT-R50x1", fields={}), precision="float32"), CLOCK)
 

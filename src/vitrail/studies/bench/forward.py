@@ -1,25 +1,20 @@
-"""Forward passes, fast or plain, of Vitrail and of others; and the products of matrices alone, which bound them."""
+"""Forward passes, fast or plain, of Vitrail and of others."""
 
-import itertools
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from vitrail.config import ViTConfig
 from vitrail.errors import ConfigError, VitrailError
 from vitrail.models import Model, create
-from vitrail.ops.fused import FLOAT8, float8_scale, to_float8
 from vitrail.runtime.fast import FastModel, make_fast
-from vitrail.studies.bench.peers import CLASSES, config_of, peer_model
-from vitrail.studies.bench.table import Forward, Opened, Products, Shape
+from vitrail.studies.bench.peers import CLASSES, peer_model
+from vitrail.studies.bench.table import Forward, Opened, Shape
 from vitrail.studies.bench.timing import Clock, held_now, peak_of
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 CALIBRATED = 64  # images, where a precision needs some
 WARM = 3
-Step = Callable[[], object]
 
 
 def open_forward(work: Forward, clock: Clock) -> Opened:
@@ -31,7 +26,7 @@ def open_forward(work: Forward, clock: Clock) -> Opened:
     if work.how == "fast":
         assert isinstance(model, Model)
         fast = faster(model, work, images)
-        forward, about = fast, {"engine": fast.engine, "precision": fast.precision}
+        forward, about = fast, {"engine": fast.choice.engine, "precision": fast.choice.precision}
     else:
         forward, images = plain(model, work, images)
 
@@ -46,8 +41,8 @@ def open_forward(work: Forward, clock: Clock) -> Opened:
 
 def faster(model: Model, work: Forward, images: Tensor) -> FastModel:
     """Make a model fast as a user does; the one place that knows how."""
-    calibrate = images[:CALIBRATED] if work.precision in ("float8", "int8") else None
-    return make_fast(model, precision=work.precision, batch_size=work.shape.batch, calibrate=calibrate)
+    some = images[:CALIBRATED] if work.precision in ("float8", "int8") else None
+    return make_fast(model, precision=work.precision, batch_size=work.shape.batch, images=some)
 
 
 def plain(model: nn.Module, work: Forward, images: Tensor) -> tuple[Callable[[Tensor], Tensor], Tensor]:
@@ -100,70 +95,3 @@ def check_numbers(found: Tensor) -> None:
     """Refuse what is not finite: nothing that is fast is of use then."""
     if not bool(found.isfinite().all()):
         raise VitrailError("what it gives is not finite.")
-
-
-def open_products(work: Products, clock: Clock) -> Opened:
-    """Draw the matrices of every block, each layer its own weights, and multiply them."""
-    device, config = clock.device, config_of(work.shape)
-    if not isinstance(config, ViTConfig):
-        raise ConfigError("products alone are those of a Vision Transformer's blocks.")
-    if work.precision == "float8" and device.type != "cuda":
-        raise ConfigError("products in eight bits are of a GPU here.")
-    rows, width, wide = work.shape.batch * config.tokens, config.width, config.mlp_width
-    draw = partial(_draw, device=device, precision=work.precision)
-    narrow, broad = draw(rows, width), draw(rows, wide)
-    multiply = partial(_multiply, torch.ones((), device=device), work.precision)
-    gradients = {out: draw(rows, out) for out in {3 * width, width, wide}} if work.training else {}
-    products: list[Step] = []
-    for _, (read, out) in itertools.product(
-        range(config.layers), ((narrow, 3 * width), (narrow, width), (narrow, wide), (broad, width))
-    ):
-        weight = draw(out, read.shape[1])
-        products.append(partial(multiply, read, weight.t()))
-        if work.training:
-            products.append(partial(multiply, gradients[out], weight))
-            products.append(partial(multiply, gradients[out].t(), read))
-
-    def step() -> None:
-        with torch.inference_mode():
-            for product in products:
-                product()
-
-    step()
-    return Opened(once=clock.times(_launched_once(step, device), work.shape.batch))
-
-
-def _draw(rows: int, columns: int, *, device: torch.device, precision: str) -> Tensor:
-    drawn = torch.randn(rows, columns, device=device)
-    match precision:
-        case "float8":
-            return to_float8(drawn, float8_scale(drawn.abs().amax()))
-        case "int8":
-            return (drawn * 32).round().clamp(-127, 127).to(torch.int8)
-        case _:
-            return drawn.to(DTYPES[precision])
-
-
-def _multiply(scale: Tensor, precision: str, one: Tensor, other: Tensor) -> Tensor:
-    if precision == "int8":
-        return torch._int_mm(one, other)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
-    if one.dtype != FLOAT8:
-        return one @ other
-    return torch._scaled_mm(  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
-        one, other, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16, use_fast_accum=True
-    )
-
-
-def _launched_once(step: Step, device: torch.device) -> Step:
-    """Capture a step as a graph on a GPU, so that launching it costs nothing."""
-    if device.type != "cuda":
-        return step
-    graph = torch.cuda.CUDAGraph()
-    aside = torch.cuda.Stream(device)
-    aside.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(aside):
-        step()
-    torch.cuda.current_stream(device).wait_stream(aside)
-    with torch.cuda.graph(graph):
-        step()
-    return graph.replay

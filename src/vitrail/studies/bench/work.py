@@ -29,7 +29,7 @@ def open_work(work: Work, clock: Clock) -> Opened:
 
             return open_forward(work, clock)
         case Products():
-            from vitrail.studies.bench.forward import open_products
+            from vitrail.studies.bench.products import open_products
 
             return open_products(work, clock)
         case TrainStep():
