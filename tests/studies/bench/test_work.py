@@ -15,6 +15,7 @@ import vitrail
 from vitrail.config import parse
 from vitrail.errors import ConfigError, VitrailError
 from vitrail.ops.cost.counts import parameters
+from vitrail.runtime.cpu import CPU as CPU_PATH, has_int8
 from vitrail.studies.bench import forward, training
 from vitrail.studies.bench.decoding import photograph
 from vitrail.studies.bench.forward import check_numbers, stir
@@ -125,6 +126,15 @@ def test_what_others_lack_is_refused() -> None:
         peer_model("torchvision", replace(TINY, model="BiT-R50x1", fields={}))
     with pytest.raises(ConfigError, match=r"nothere is not installed\. pip install nothere"):
         peer("nothere")
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_a_fast_pass_says_what_it_runs_in(precision: Precision) -> None:
+    if precision == "int8" and not has_int8():
+        pytest.skip("this processor has no products in int8")
+    opened = open_work(Forward(shape=TINY, precision=precision), CLOCK)
+    assert (opened.about["engine"], opened.about["precision"]) == (CPU_PATH.engine(), precision)
+    assert opened.once()["value"] > 0
 
 
 def test_no_parameter_is_left_at_zero_and_others_stay() -> None:
