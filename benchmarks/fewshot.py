@@ -19,7 +19,7 @@ from vitrail.evaluation.shots import Settings
 from vitrail.models import create
 from vitrail.runtime.inference import CPU_BATCH, InferenceOptions
 from vitrail.runtime.machine import Group, usual_workers
-from vitrail.verbs.data import photograph
+from vitrail.studies.bench.decoding import photograph
 
 
 def main() -> None:

@@ -50,6 +50,9 @@ DOORS = {
     "onnx": ("exports",),
     "onnxruntime": ("exports", "runtime.engines"),
     "openvino": ("exports", "runtime.engines"),
+    "timm": ("studies.bench.peers",),
+    "transformers": ("studies.bench.peers",),
+    "torchvision": ("studies.bench.peers",),
 }
 FILES = sorted(SOURCE.rglob("*.py"))
 

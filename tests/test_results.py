@@ -38,6 +38,18 @@ def test_the_claims_are_written_from_the_kept_studies() -> None:
     assert named == kept
 
 
+def test_the_page_of_performance_is_written_from_the_kept_benches() -> None:
+    made = runpy.run_path(str(RESULTS / "performance.py"))
+    page = (ROOT / "docs" / "performance.md").read_text()
+    assert page == made["page"]()
+    named = {*re.findall(r"\]\((performance/[^)]+)\)", page)}
+    assert named == {f"performance/{path.name}" for path in (ROOT / "docs" / "performance").iterdir()}
+    for name, document in made["kept"]():
+        measured = [way for row in document["rows"] for way in row["ways"] if "median" in way]
+        assert measured, name
+        assert all(way["low"] <= way["median"] <= way["high"] for way in measured)
+
+
 def test_the_box_opens_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITRAIL_OFFLINE", "1")
     assert "vitrail-ti8" in boxed()

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     )
     from vitrail.exports.run import export as export
     from vitrail.models import create as create
+    from vitrail.studies.bench.run import bench as bench, list_bench as list_bench
     from vitrail.studies.run import list_studies as list_studies, study as study, study_costs as study_costs
     from vitrail.verbs.calibrate import calibrate as calibrate
-    from vitrail.verbs.data import bench as bench, check_data as check_data, pack_data as pack_data
+    from vitrail.verbs.data import check_data as check_data, pack_data as pack_data
     from vitrail.verbs.demo import demo as demo
     from vitrail.verbs.evaluate import evaluate as evaluate
     from vitrail.verbs.features import fewshot as fewshot, verify as verify
@@ -49,9 +50,10 @@ _NAMES = {
     "vitrail.errors": "CheckpointError ConfigError DataError ShapeError VitrailError",
     "vitrail.exports.run": "export",
     "vitrail.models": "create",
+    "vitrail.studies.bench.run": "bench list_bench",
     "vitrail.studies.run": "list_studies study study_costs",
     "vitrail.verbs.calibrate": "calibrate",
-    "vitrail.verbs.data": "bench check_data pack_data",
+    "vitrail.verbs.data": "check_data pack_data",
     "vitrail.verbs.demo": "demo",
     "vitrail.verbs.evaluate": "evaluate",
     "vitrail.verbs.features": "fewshot verify",

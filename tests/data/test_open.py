@@ -169,15 +169,6 @@ def test_packing_stops_past_the_limit_of_bad_images(
     assert (document["images"], document["skipped"]) == (12, [{"name": "ant/zero.jpg", "reason": "empty file"}])
 
 
-def test_the_bench_prints_ratios(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitrail.verbs.data.SIZES", {"50x40": (40, 50, 2)})
-    assert main(["bench", "data", "--json"]) == 0
-    speeds = json.loads(capsys.readouterr().out)
-    assert speeds[0]["ratio"] == 1.0
-    assert {speed["way"] for speed in speeds} >= {"Pillow, bicubic", "vitrail"}
-    assert main(["bench", "nothing"]) == 1
-
-
 def test_a_data_set_of_the_hub_is_opened_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("VITRAIL_OFFLINE", "HF_HUB_OFFLINE", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         monkeypatch.delenv(name, raising=False)

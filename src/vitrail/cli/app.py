@@ -26,7 +26,7 @@ from vitrail.runtime.reporter import began as began, reporting, wording
 
 # Where each command is; two words are a command of a group.
 COMMANDS = {
-    "bench": "data",
+    "bench": "bench",
     "calibrate": "measuring",
     "convert": "checkpoints",
     "demo": "training",

@@ -1,4 +1,4 @@
-"""`vitrail data` and `vitrail bench`: what is wrong with data, data as arrays, and how fast they are read."""
+"""`vitrail data`: what is wrong with data, and data as arrays."""
 
 from typing import Annotated
 
@@ -18,12 +18,6 @@ Channels = Annotated[int, option("3 for color, 1 for gray.")]
 Overwrite = Annotated[bool, option("Replace OUT where it is a packed folder.", "--overwrite")]
 Mirrored = Annotated[bool, option("Also find copies that were mirrored.", "--mirrored")]
 Unlabeled = Annotated[bool, option("Also read images without a label.", "--unlabeled")]
-What = Annotated[str, argument("WHAT", "data: how fast images are decoded and cropped, compared with Pillow.")]
-
-
-def bench(what: What, quiet: Quiet = False, as_json: Json = False) -> None:
-    """Measure how fast this machine is; a ratio is of CPU time, on one core, medians of five, in one run."""
-    answer("bench", locals())
 
 
 def check(

@@ -155,6 +155,7 @@ LISTS: dict[str, Callable[[str], object]] = {
     "mean": float,
     "probes": str,
     "rates": float,
+    "rows": str,
     "seeds": int,
     "shots": int,
     "tasks": str,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from vitrail.config.bench import check_bench
 from vitrail.config.check import check_field, number
 from vitrail.config.devices import device_row, read_memory
 from vitrail.config.export import read_export
@@ -47,6 +48,8 @@ def check_usage(verb: str, given: Mapping[str, Any]) -> None:
     elif verb in ("study", "study_costs"):
         numbers = {name: given.get(name) for name in ("seeds", "minutes", "jobs")}
         check_study(str(given["name"]), str(given.get("scale", "cpu")), **numbers)
+    elif verb == "bench":
+        check_bench(given.get("what"), **{name: given.get(name) for name in ("repeats", "seconds", "jobs")})
     elif verb == "export":
         calibrates = isinstance(images := given.get("calibrate"), str)
         read_export(str(given.get("to", "onnx")), given.get("precision"), given.get("loss"), calibrates=calibrates)

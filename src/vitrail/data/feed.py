@@ -117,10 +117,10 @@ class Loader:
         after = self.after
         if after is not None and self.device.type != "cpu":
             after = after.augment if self.augmented else None
-        whole = self._whole()
-        reader = _Reader(self.source, self.transform, self._shape, after, whole)
+        reader = _Reader(self.source, self.transform, self._shape, after, self._whole())
         # To copy images that are there costs less than to start workers and to be handed what they copied.
-        copied = whole and isinstance(self.transform, EvalTransform) and self.source.shape[:2] == self._shape[1:]
+        copied = reader.whole and isinstance(self.transform, EvalTransform)
+        copied = copied and (self.source.shape or ())[:2] == self._shape[1:]
         with _loading(reader, steps, 0 if copied else self.workers, pins=self.device.type == "cuda") as batches:
             for batch in batches:
                 self.note(batch.skipped)

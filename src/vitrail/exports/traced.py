@@ -14,7 +14,7 @@ from torch.export import Dim, ExportedProgram
 from vitrail.config import BiTConfig, ModelConfig
 from vitrail.data.transforms.finish import scale
 from vitrail.models import Model
-from vitrail.models.resnet import PaddedConv, SameConv, convolve_same, standardize_by_variance
+from vitrail.runtime.folded import fold_filters
 
 LEAST = 2  # patches on a side of a graph whose size is free: a side of one would be taken for a constant
 MOST = 4096  # pixels of a side
@@ -83,23 +83,6 @@ class Program(nn.Module):
         return tuple(output.float() for output in (logits, features) if output is not None)
 
 
-class FixedConv(nn.Module):
-    """A standardised convolution whose filters are standardised once."""
-
-    def __init__(self, conv: SameConv | PaddedConv) -> None:
-        super().__init__()
-        self.same, self.stride, self.padding = isinstance(conv, SameConv), conv.stride[0], conv.padding
-        rule = conv.standardize if isinstance(conv, SameConv) else standardize_by_variance
-        self.register_buffer("weight", rule(conv.weight.detach(), conv.epsilon))
-        self.weight: Tensor
-
-    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C2 H2 W2"]:
-        """Convolve."""
-        if self.same:
-            return convolve_same(images, self.weight, self.stride)
-        return nn.functional.conv2d(images, self.weight, stride=self.stride, padding=self.padding)
-
-
 class TwoPassGroupNorm(nn.Module):
     """GroupNorm by its mean and then its variance: an engine's own may take both from one sum, and lose digits."""
 
@@ -120,11 +103,10 @@ class TwoPassGroupNorm(nn.Module):
 def plain(model: Model) -> Model:
     """Copy a model with what a graph computes once, or otherwise, written so."""
     made = copy.deepcopy(model).requires_grad_(requires_grad=False).eval()
+    fold_filters(made)
     for parent in list(made.modules()):
         for name, child in parent.named_children():
-            if isinstance(child, SameConv | PaddedConv):
-                setattr(parent, name, FixedConv(child))
-            elif isinstance(child, nn.GroupNorm):
+            if isinstance(child, nn.GroupNorm):
                 setattr(parent, name, TwoPassGroupNorm(child))
     return made
 

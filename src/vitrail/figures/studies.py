@@ -116,7 +116,8 @@ def _scale(axes: Axes, panel: Panel) -> None:
             axis.set_ticks(places)
             axis.set_minor_locator(NullLocator())
         elif len(places) > 1 and places[-1] / places[0] < 30:
-            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            narrow = places[-1] / places[0] < 5
+            axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]) if narrow else LogLocator(subs=(1, 2, 5)))
             axis.set_minor_locator(NullLocator())
 
 

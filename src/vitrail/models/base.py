@@ -23,6 +23,11 @@ class Model(nn.Module):
     layers: int  # blocks, or stages
     trained_on: Mapping[str, Any] = {}  # of a run in memory: images by their fingerprint, and how it cut them
 
+    @property
+    def plain(self) -> "Model":
+        """The model of modules that are read and trained: itself, or what a fast one was made of."""
+        return self
+
     def preprocess(self, images: object) -> Float[Tensor, "B C H W"]:
         """Make what the model reads of a path, bytes, a PIL image, an array or a uint8 tensor, or of a list of them.
 

@@ -31,8 +31,8 @@ def convolve_same(
     images: Float[Tensor, "B C H W"], weight: Float[Tensor, "out C kh kw"], stride: int
 ) -> Float[Tensor, "B out H2 W2"]:
     """Convolve with SAME padding: an output of ceil(side / stride), the odd pixel of padding last."""
-    rows = _same(images.shape[2], weight.shape[2], stride)
-    cols = _same(images.shape[3], weight.shape[3], stride)
+    rows = same_padding(images.shape[2], weight.shape[2], stride)
+    cols = same_padding(images.shape[3], weight.shape[3], stride)
     if rows[0] == rows[1] and cols[0] == cols[1]:
         return F.conv2d(images, weight, stride=stride, padding=(rows[0], cols[0]))
     return F.conv2d(F.pad(images, (*cols, *rows)), weight, stride=stride)
@@ -40,7 +40,7 @@ def convolve_same(
 
 def max_pool_same(images: Float[Tensor, "B C H W"], window: int, stride: int) -> Float[Tensor, "B C H2 W2"]:
     """Take maxima with SAME padding, which never wins."""
-    rows, cols = _same(images.shape[2], window, stride), _same(images.shape[3], window, stride)
+    rows, cols = same_padding(images.shape[2], window, stride), same_padding(images.shape[3], window, stride)
     return F.max_pool2d(F.pad(images, (*cols, *rows), value=-torch.inf), window, stride)
 
 
@@ -57,7 +57,8 @@ def border_of_zeros(images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H2 W
     return torch.cat([col, tall, col], dim=3)
 
 
-def _same(side: int, window: int, stride: int) -> tuple[int, int]:
+def same_padding(side: int, window: int, stride: int) -> tuple[int, int]:
+    """Give the pixels of SAME padding before and after a side."""
     total = window - ((side - 1) % stride + 1)
     if isinstance(total, int):  # torch 2.11 compiles every convolution apart where it meets sym_max of known sides
         total = max(total, 0)

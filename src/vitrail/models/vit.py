@@ -104,7 +104,7 @@ class ViT(Model):
 
     def embed_patches(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
         """Every patch's embedding alone: x_p E of eq. 1."""
-        check_images(images, self.config.channels, self.blocks[0].attention.out.weight, self.card.preprocessing)
+        check_images(images, self.config.channels, self.blocks[0].attention_norm.weight, self.card.preprocessing)
         self.grid_of(images)  # refuses sides that patches do not fill
         return self.embedding(images)
 

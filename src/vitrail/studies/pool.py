@@ -31,7 +31,7 @@ class Job:
 
 
 @dataclass
-class _Worker:
+class Worker:
     """A process, and the job that it does."""
 
     process: BaseProcess
@@ -81,38 +81,45 @@ def run_jobs(
             yield job.name, job.do(job.given)
             queue.done.add(job.name)
         return
-    with _workers(min(processes, max(len(jobs), 1)), environments) as workers:
+    with open_workers(min(processes, max(len(jobs), 1)), environments) as workers:
         yield from _hand_out(queue, workers, stop)
 
 
-def _hand_out(queue: Queue, workers: list[_Worker], stop: Callable[[], bool]) -> Iterator[tuple[str, Any]]:
+def _hand_out(queue: Queue, workers: list[Worker], stop: Callable[[], bool]) -> Iterator[tuple[str, Any]]:
     while queue.left or any(worker.job for worker in workers):
         for worker in workers:
             if worker.job is None and (job := queue.take(worker.kinds)) is not None:
-                worker.job = job
-                worker.kinds.add(job.kind)
-                worker.pipe.send((job.do, job.given))
+                ask(worker, job)
         busy = {worker.pipe: worker for worker in workers if worker.job}
         assert busy, f"jobs wait for what is not among them: {[job.name for job in queue.left]}"
         for pipe in wait(list(busy), timeout=LOOK):
             worker = busy[pipe]
-            job, worker.job = worker.job, None
+            job = worker.job
             assert job is not None
             queue.done.add(job.name)
-            yield job.name, _received(worker, job)
+            yield job.name, receive(worker)
         if stop():
             raise KeyboardInterrupt
 
 
-def _received(worker: _Worker, job: Job) -> Any:  # noqa: ANN401
-    """Give what a process sent, or raise what it failed with."""
+def ask(worker: Worker, job: Job) -> None:
+    """Let a process begin a job."""
+    worker.job = job
+    worker.kinds.add(job.kind)
+    worker.pipe.send((job.do, job.given))
+
+
+def receive(worker: Worker) -> Any:  # noqa: ANN401
+    """Give what a process sent, or raise what it failed with; waits for it."""
+    job, worker.job = worker.job, None
+    assert job is not None
     try:
         kind, value = worker.pipe.recv()
     except EOFError:
         worker.process.join()
         raise VitrailError(
             f"the process of {job.name} ended without an answer (exit status {worker.process.exitcode}): perhaps there "
-            "was too little memory. The same again goes on; jobs= says how many are done at once."
+            "was too little memory. Fewer at once (jobs=...) need less."
         ) from None
     if kind == "failed":
         raise VitrailError(f"{job.name}: {value}")
@@ -137,17 +144,17 @@ def _environment(given: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _workers(count: int, environments: Sequence[Mapping[str, str]]) -> Iterator[list[_Worker]]:
+def open_workers(count: int, environments: Sequence[Mapping[str, str]]) -> Iterator[list[Worker]]:
     """Start processes; at the end, or where anything fails, let those under way save, and end all."""
     context = multiprocessing.get_context("spawn")
-    workers: list[_Worker] = []
+    workers: list[Worker] = []
     for number in range(count):
         with _environment(environments[number % len(environments)]):  # read where torch is imported, in each process
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs,))
             process.start()
             theirs.close()
-            workers.append(_Worker(process, ours))
+            workers.append(Worker(process, ours))
     try:
         yield workers
     finally:

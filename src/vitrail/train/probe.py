@@ -3,6 +3,8 @@
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from vitrail.runtime.machine import fit_micro_batch, joined, keep_memory
 from vitrail.runtime.memory import forget_peak, held_memory, peak_memory
 from vitrail.runtime.reporter import SILENT
 from vitrail.train.loop import Chore, Plan, train
-from vitrail.train.prepare import choose_precision, prepare
+from vitrail.train.prepare import Ready, choose_precision, prepare
 from vitrail.train.run import deterministic_algorithms
 from vitrail.train.state import State
 from vitrail.train.task import Parts, Task, foresee_model
@@ -94,16 +96,22 @@ def drawn_source(size: tuple[int, int], channels: int, classes: int, count: int 
     return MemorySource(pixels, np.arange(count) % classes, tuple(f"class {number}" for number in range(classes)))
 
 
-def probe(
-    model: str,
-    training: Training,
-    device: str | None,
-    *,
-    classes: int = 1000,
-    seconds: float | None = None,
-    **task: object,
-) -> Probed:
-    """Build the model as a training would, on its device, and time a few steps of at most two micro-batches."""
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """A training on drawn images that is ready: its plan and state, and what was held before its model was made."""
+
+    ready: Ready
+    device: torch.device
+    config: ModelConfig
+    images: int  # of a step
+    held: int | None
+
+
+@contextmanager
+def drawn_training(
+    model: str, training: Training, device: str | None, *, classes: int = 1000, **task: object
+) -> Iterator[Drawn]:
+    """Build a model as a training would, on its device, with drawn images of at most two micro-batches a step."""
     with (
         joined(device) as group,
         deterministic_algorithms(on=training.deterministic),
@@ -131,20 +139,35 @@ def probe(
         source = drawn_source(config.image_size, config.channels, classes, images)
         asked = replace(asked, training=adjust(training, changes), splits={"train": source})
         ready = prepare(asked, Parts(train=source, val=None, test=None), group, SILENT)
-        clock = _Clock(1, ready.plan, SECONDS if seconds is None else seconds)
-        ready.plan.stopped = lambda: clock.enough
-        train(ready.plan, ready.state, [clock])
+        yield Drawn(ready=ready, device=group.device, config=config, images=images, held=held)
+
+
+def probe(
+    model: str,
+    training: Training,
+    device: str | None,
+    *,
+    classes: int = 1000,
+    seconds: float | None = None,
+    **task: object,
+) -> Probed:
+    """Time a few steps of a training, of at most two micro-batches of drawn images."""
+    with drawn_training(model, training, device, classes=classes, **task) as drawn:
+        plan = drawn.ready.plan
+        clock = _Clock(1, plan, SECONDS if seconds is None else seconds)
+        plan.stopped = lambda: clock.enough
+        train(plan, drawn.ready.state, [clock])
         return Probed(
-            device=group.device,
-            precision=precision,
-            config=config,
-            images=images,
-            micro_batch=ready.plan.micro_batch,
+            device=drawn.device,
+            precision=drawn.ready.precision,
+            config=drawn.config,
+            images=drawn.images,
+            micro_batch=plan.micro_batch,
             seconds=statistics.median(
                 clock.times[len(clock.times) // 2 :] if len(clock.times) > LEAST else clock.times
             ),
             spread=(min(clock.times), max(clock.times)),
-            timed=len(clock.times) * WINDOW[group.device.type],
-            held=held,
-            peak=peak_memory(group.device),
+            timed=len(clock.times) * WINDOW[drawn.device.type],
+            held=drawn.held,
+            peak=peak_memory(drawn.device),
         )

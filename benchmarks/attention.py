@@ -1,0 +1,87 @@
+"""Attention of a GPU at every length: `python benchmarks/attention.py [--longest 1100] [--widths 32,64,80]`.
+
+The kernels that `vitrail.ops.attention_kernels` chooses, bfloat16, forward and backward, with and without gradients,
+on random tokens and on tokens whose logits are all far below zero (where cuDNN's backward pass gives NaN at some
+lengths): no number may be NaN or infinite, and random ones are compared with single precision. The last line has the
+verdict.
+"""
+
+import argparse
+import sys
+import time
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from vitrail.ops.attention import fused_attention
+from vitrail.ops.attention_kernels import kernels_for
+
+BOUND = 0.03  # of the largest number, between bfloat16 and single precision
+FAR = 12.0  # of every feature of the tokens whose logits are far below zero
+
+
+def tokens(length: int, width: int, *, far: bool) -> list[Tensor]:
+    """Query, key and value of two images and two heads."""
+    made = [torch.randn(2, 2, length, width, device="cuda") for _ in range(3)]
+    if far:
+        made[0], made[1] = FAR + made[0], made[1] - FAR
+    return [part.bfloat16().requires_grad_() for part in made]
+
+
+def passes(inputs: list[Tensor]) -> list[Tensor]:
+    """What attention gives with gradients and without them, and the gradients."""
+    query, key, value = inputs
+    with torch.no_grad():
+        still = fused_attention(query, key, value, None, 0.0)
+    mixed = fused_attention(query, key, value, None, 0.0)
+    grads = torch.autograd.grad(mixed.float().square().mean() * mixed.numel() / 2, inputs)
+    return [still, mixed.detach(), *grads]
+
+
+def exact(inputs: list[Tensor]) -> list[Tensor]:
+    """The same in single precision."""
+    wide = [part.detach().float().requires_grad_() for part in inputs]
+    with sdpa_kernel(SDPBackend.MATH):
+        mixed = F.scaled_dot_product_attention(wide[0], wide[1], wide[2])
+    grads = torch.autograd.grad(mixed.bfloat16().float().square().mean() * mixed.numel() / 2, wide)
+    return [mixed.detach(), mixed.detach(), *grads]
+
+
+def main() -> None:
+    """Try every length."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--longest", type=int, default=1100)
+    parser.add_argument("--widths", default="32,64,80")
+    parser.add_argument("--seconds", type=float, default=600.0, help="after which it ends where it is")
+    given = parser.parse_args()
+    torch.manual_seed(0)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    start, bad, worst, done = time.perf_counter(), [], 0.0, 0
+    for width in map(int, given.widths.split(",")):
+        for length in range(1, given.longest + 1):
+            if time.perf_counter() - start > given.seconds:
+                break
+            for far in (False, True):
+                inputs = tokens(length, width, far=far)
+                found = passes(inputs)
+                if not all(bool(part.isfinite().all()) for part in found):
+                    bad.append(f"{length} of width {width}{', logits far below zero' if far else ''}")
+                elif not far:
+                    pairs = zip(found, exact(inputs), strict=True)
+                    errors = [float((a - b).abs().max() / b.abs().max().clamp(min=1e-3)) for a, b in pairs]
+                    worst = max(worst, *errors)
+                    if max(errors) > BOUND:
+                        bad.append(f"{length} of width {width}: off by {max(errors):.3f}")
+            done += 1
+    query = torch.empty(1, 1, 197, 64, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; at length 197: {kernels_for(query, query)[0]}")  # noqa: T201
+    seconds = time.perf_counter() - start
+    print(f"{done} lengths in {seconds:.0f} s; largest difference {worst:.4f} of the largest number")  # noqa: T201
+    print(f"bad: {bad or 'none'}")  # noqa: T201
+    sys.exit(bool(bad))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,19 @@
+"""Which of torch's attention kernels a GPU may take: the fastest whose gradients are sound."""
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend
+
+# On a GPU. cuDNN's is the fastest on Hopper (LOG.md), but its backward pass gives NaN at such lengths as 64 and 576
+# once a query's logits are all far below zero (pytorch issue 196678; seen here too, without a mask).
+KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+CUDNN_FIRST = [SDPBackend.CUDNN_ATTENTION, *KERNELS]
+TILE, HALF_TILE = 128, 64  # of cuDNN's backward pass: lengths of half a tile beyond whole ones are those
+
+
+def kernels_for(query: Tensor, key: Tensor) -> list[SDPBackend]:
+    """Give the kernels of a GPU that may be taken, the fastest first."""
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    trained = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad)
+    safe = not trained or all(length % TILE != HALF_TILE for length in (query.shape[2], key.shape[2]))
+    return CUDNN_FIRST if half and safe else KERNELS
