@@ -47,6 +47,7 @@ vitrail bench training --json                    # one document; also vitrail.be
 
 The rows are data: a new one is a case more in `src/vitrail/studies/bench/rows.py`.
 """
+NOTES = {"cpu": "Other programs used the same cores meanwhile: the ranges are wide, and ratios say more than numbers."}
 ORDER = {"cuda": 0, "cpu": 1}
 
 
@@ -63,7 +64,8 @@ def page() -> str:
     for name, document in kept():
         machine = document["machine"]
         shown = machine["device"] if machine["kind"] != "cpu" else f"{machine['cores']} cores of {machine['processor']}"
-        parts.append(f"## {shown}\n\n{markdown(document, f'performance/{name}-')}")
+        note = f"{NOTES[name]}\n\n" if name in NOTES else ""
+        parts.append(f"## {shown}\n\n{note}{markdown(document, f'performance/{name}-')}")
     return "\n".join(parts)
 
 

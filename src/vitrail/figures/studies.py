@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from vitrail.figures import COLORS, FAINT, INK, Theme, as_text, dress, new_sheet, to_png
 
@@ -111,11 +111,12 @@ def _scale(axes: Axes, panel: Panel) -> None:
             continue
         (axes.set_xscale if axis is axes.xaxis else axes.set_yscale)("log")
         axis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+        axis.set_minor_formatter(NullFormatter())
         places = sorted(set(values))
         if axis is axes.xaxis and 1 < len(places) <= FEW:
             axis.set_ticks(places)
             axis.set_minor_locator(NullLocator())
-        elif len(places) > 1 and places[-1] / places[0] < 30:
+        elif len(places) > 1 and places[-1] / places[0] < 100:
             narrow = places[-1] / places[0] < 5
             axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]) if narrow else LogLocator(subs=(1, 2, 5)))
             axis.set_minor_locator(NullLocator())
