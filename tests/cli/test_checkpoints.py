@@ -75,7 +75,7 @@ def test_convert_writes_says_and_refuses(npz: Path, tmp_path: Path, capsys: pyte
     assert main(["convert", str(npz), str(tmp_path / "hf"), "--layout", "hf", "--overwrite"]) == 0
     assert main(["convert", str(npz), str(tmp_path / "x"), "--layout", "flax"]) == 1
     assert "layout must be one of vitrail, google, timm, hf, torchvision" in capsys.readouterr().err
-    assert tuple(LAYOUTS) == given.LAYOUTS
+    assert tuple(name for name, layout in LAYOUTS.items() if layout.writes) == given.LAYOUTS
 
 
 def test_convert_adapts_on_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

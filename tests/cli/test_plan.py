@@ -32,7 +32,7 @@ def test_any_field_can_be_set(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [word for setting in settings for word in ("--set", setting)]
     document = json.loads(shown(capsys, "ViT-B/16", *arguments, "--image-size", "256x192", "--json"))
     assert document["tokens"] == 1 + 8 * 6
-    assert document["config"]["stem"] == {"kind": "patches", "patch": 32}
+    assert document["config"]["stem"] == {"kind": "patches", "patch": 32, "norms": False}
     assert document["parameters"]["attention"] == 8 * 4 * (1024 * 1024 + 1024)
 
 

@@ -25,6 +25,7 @@ from vitrail.config import (
 from vitrail.config.check import as_size, pair, whole
 from vitrail.config.fields import hints, mean, override, reach
 from vitrail.config.model import ViTConfig
+from vitrail.config.name_tables import NamesTable, read_names
 from vitrail.config.preprocessing import SAID, read_preprocessing
 from vitrail.config.words import suggest
 from vitrail.errors import CheckpointError, ConfigError
@@ -51,7 +52,7 @@ CHANGEABLE = (
     ),
     *("stem.filter_rule", "stochastic_depth"),
 )
-ARGUMENTS = ("image_size", "classes", "patch", "channels", "grid", "keep_pre_logits")
+ARGUMENTS = ("image_size", "classes", "patch", "channels", "grid", "keep_pre_logits", "names")
 OLD_WORDS = {"keep_hidden": "keep_pre_logits", "stem.patch": "patch"}
 # Words of other libraries that are no change of a model, each with what to do.
 ANSWERS = {"map_location": "Give device=...", "strict": "Loading is always strict: leave it out."}
@@ -71,6 +72,7 @@ class Request:
     channels: int | None = None
     grid: Grid | None = None
     keep_pre_logits: bool = False
+    names: NamesTable | None = None  # which tensor of the file is what
     fields: Mapping[str, object] = field(default_factory=dict)
     preprocessing: Mapping[str, Any] = field(default_factory=dict)  # fields of it
 
@@ -105,6 +107,8 @@ class Request:
             named["image_size"] = as_size(named["image_size"])
         if "grid" in named:
             named["grid"] = pair("grid", named["grid"], "(rows, cols) of the file's position table")
+        if "names" in named:
+            named["names"] = read_names(named["names"])
         return cls(**named, fields=given, preprocessing=read_preprocessing(changes))
 
     def target(self, old: ModelConfig) -> ModelConfig:

@@ -1,7 +1,8 @@
 """What a file of weights is: layout, architecture, numbers, and anything odd, without building a model."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from vitrail.checkpoint.adapt import Request
 from vitrail.checkpoint.archives.base import Archive
-from vitrail.checkpoint.description import Description, TensorStatistics
+from vitrail.checkpoint.description import Arrays, Description, TensorStatistics
 from vitrail.checkpoint.layouts.base import Row
 from vitrail.checkpoint.load import open_checkpoint, recognize
 from vitrail.config import Card, Grid, ModelConfig, ViTConfig, name_of
@@ -25,10 +26,24 @@ def describe(
     *,
     image_size: int | tuple[int, int] | None = None,
     grid: Grid | None = None,
+    propose: bool = False,
+    check: tuple[Arrays, Arrays] | None = None,
+    write_names: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+    progress: Callable[[int, int], object] = lambda done, total: None,
     **fields: object,
 ) -> Description:
-    """Say what a file, folder, address or name holds; `image_size`, `grid` and `heads` tell what it leaves open."""
+    """Say what a file, folder, address or name holds; `image_size`, `grid` and `heads` tell what it leaves open.
+
+    Of a file in no layout that is known, and of any with `propose`, it proposes which tensor is what: a table of names.
+    `check` is images (float B C H W, as their own model read them) and its outputs, arrays or .npy files: what is open
+    in the proposal, or in the table `names`, is settled by trying. `write_names` is the .toml to write the table to.
+    """
+    from vitrail.checkpoint.proposing import naming  # much code for few files
+
     hints = Request.of({"image_size": image_size, "grid": grid, **fields})
+    if write_names is not None:
+        naming.check_target(write_names, overwrite=overwrite)
     with open_checkpoint(path) as checkpoint, checkpoint.named(), checkpoint.verifying():
         archive, opened, reason = checkpoint.archive, None, None
         try:
@@ -36,6 +51,14 @@ def describe(
             rows = opened.check()
         except CheckpointError as error:
             rows, reason = [], str(error)
+        proposal = None
+        if propose or check is not None or write_names is not None or (opened is None and hints.names is None):
+            proposal = naming.find_names(archive, hints.names, check, progress)
+            if proposal.agrees and proposal.table is not None and not proposal.table.open:
+                opened = recognize(checkpoint.location, archive, replace(hints, names=proposal.table))
+                rows, reason = opened.check(), None
+        if write_names is not None and proposal is not None:
+            naming.write_names(proposal, write_names, checkpoint.location.source, overwrite=overwrite)
         tensors = tuple(_measure(archive, rows))
         config = opened.found.config if opened else None
         return Description(
@@ -50,6 +73,7 @@ def describe(
             reason=reason,
             odd=tuple(_oddities(tensors, config)),
             tensors=tensors,
+            proposal=proposal,
         )
 
 

@@ -1,14 +1,20 @@
 """What is said of a file that was described or written: for programs as a document, for people as text."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from torch import Tensor
+
 from vitrail.config import Card, ModelConfig, Provenance, ViTConfig, encode, name_of
+from vitrail.config.name_tables import NamesTable
 from vitrail.errors import harmless
 
+Arrays = str | os.PathLike[str] | np.ndarray | Tensor  # an .npy file, or an array in memory
 PARTS = ("embedding", "convolutions", "class token", "positions", "attention", "MLPs", "norms", "hidden", "head")
 SHOWN = 20  # tensors of a file that was not recognised
 SOME = 8  # notes of one kind
@@ -45,6 +51,33 @@ class TensorStatistics:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """A table of names for a file, why each entry is so, and what a check on images gave; or why there is none."""
+
+    table: NamesTable | None
+    why: Mapping[str, str]
+    reason: str = ""  # why there is none
+    check: str = ""  # what trying the open points gave
+    agrees: bool | None = None  # None: nothing was tried
+
+    def text(self, title: str = "") -> str:
+        """Give the table as a TOML file."""
+        assert self.table is not None
+        return self.table.text(self.why, title)
+
+    def document(self) -> dict[str, Any]:
+        """Give it as a JSON object."""
+        return {
+            "table": None if self.table is None else self.table.document(),
+            "open": {} if self.table is None else {name: list(choices) for name, choices in self.table.open.items()},
+            "why": dict(self.why),
+            "reason": self.reason,
+            "check": self.check,
+            "agrees": self.agrees,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
 class Description:
     """What a checkpoint is; `reason` says why it cannot be loaded, and `layout` is None where it was not recognised.
 
@@ -62,6 +95,7 @@ class Description:
     reason: str | None
     odd: tuple[str, ...]
     tensors: tuple[TensorStatistics, ...] = field(repr=False)
+    proposal: Proposal | None = None  # of which tensor is what, where no layout says it
 
     @property
     def parameters(self) -> int:
@@ -87,6 +121,7 @@ class Description:
             "metrics": dict(self.card.metrics),
             "odd": list(self.odd),
             "reason": self.reason,
+            "proposal": None if self.proposal is None else self.proposal.document(),
             "tensors": [{"name": tensor.pop("name"), "parameter": tensor.pop("ours"), **tensor} for tensor in tensors],
         }
 
@@ -103,7 +138,7 @@ class Description:
             table += [f"and {len(self.tensors) - len(shown)} more"] if len(shown) < len(self.tensors) else []
         else:
             table = _table("parameters", self._parts())
-        return harmless("\n".join([*_labelled(labelled), "", *table]))
+        return harmless("\n".join([*_labelled(labelled), "", *table, *_proposed(self.proposal)]))
 
     __str__ = text
 
@@ -192,6 +227,22 @@ class Written:
             labelled[name.replace("_", " ")] = _first(said[name])
         labelled["wrote"] = (f"{self.path} ({self.layout}, {self.parameters:,} parameters)",)
         return harmless("\n".join(_labelled(labelled)))
+
+
+def _proposed(proposal: Proposal | None) -> Iterator[str]:
+    """Say what is proposed, as the table that it is."""
+    if proposal is None:
+        return
+    yield ""
+    if proposal.table is None:
+        yield f"no names are proposed: {proposal.reason}"
+        return
+    if proposal.check:
+        yield from ("check", *(f"  {line}" for line in proposal.check.splitlines()), "")
+    points = proposal.table.open
+    still = f"; open: {', '.join(points)}" if points else ""
+    yield f"names, as a table for names=FILE.toml (write it with write_names=FILE.toml){still}"
+    yield from ("", proposal.text().rstrip())
 
 
 def together(tensors: Sequence[TensorStatistics]) -> TensorStatistics:

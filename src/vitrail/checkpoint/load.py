@@ -20,17 +20,18 @@ from vitrail.checkpoint.archives.foreign import ALTERED, MODELS, name_model
 from vitrail.checkpoint.cards import find_normalization, normalized, read_card
 from vitrail.checkpoint.layouts import google, hf, lucidrains, openclip, timm, torch_encoder, torchvision
 from vitrail.checkpoint.layouts.base import Found, Layout, Row
+from vitrail.checkpoint.layouts.named import layout_of
 from vitrail.checkpoint.run_folder import ADAPTER, OWN, RUN_FILES, WEIGHTS, Location, locate, read_run_card
 from vitrail.config import Card, Grid, ModelConfig, Provenance
+from vitrail.config.name_tables import UNCHECKED
 from vitrail.errors import CheckpointError, ConfigError, ShapeError, one_line
 from vitrail.files import verify_sums
 from vitrail.models import Model, find_device
 
 logger = logging.getLogger("vitrail")
 WORKERS = min(4, os.cpu_count() or 1)
-READ = (OWN, google.LAYOUT, timm.LAYOUT, hf.LAYOUT, torchvision.LAYOUT, openclip.LAYOUT)
-READ += (lucidrains.LAYOUT, torch_encoder.LAYOUT)
-LAYOUTS = {layout.name: layout for layout in READ}
+OTHERS = (google, timm, hf, torchvision, openclip, lucidrains, torch_encoder)
+LAYOUTS = {layout.name: layout for layout in (OWN, *(each.LAYOUT for each in OTHERS))}
 
 
 def of_run(model: Any) -> Any:  # noqa: ANN401
@@ -56,14 +57,16 @@ def load(
 
     `image_size` resamples the positions; `classes` gives a new zero head and drops a pre-training layer unless
     `keep_pre_logits`; `patch` and `channels` resize the first layer; `grid` is the (rows, cols) of the file's position
-    table; other fields are those of `CHANGEABLE`. What a file does not say of its images is assumed, and said, unless
-    you give it: `preprocessing="imagenet"` (a name, a Preprocessing or its fields), `mean`, `deviation`, `resize`,
-    `crop_share`, `interpolation`. `model.card` says what was recognised, inferred, assumed and left out.
+    table; `names` a table that `vitrail.describe` proposed; other fields are those of `CHANGEABLE`. What a file does
+    not say of its images is assumed, and said, unless you give it: `preprocessing="imagenet"` (a name, a Preprocessing
+    or its fields), `mean`, `deviation`, `resize`, `crop_share`, `interpolation`. `model.card` says what was done.
     """
     changes: dict[str, Any] = {"image_size": image_size, "classes": classes, "patch": patch, "channels": channels}
     changes |= {"grid": grid, "keep_pre_logits": keep_pre_logits, **fields}
     path = of_run(path)
     if isinstance(path, Model):
+        if changes.pop("names", None) is not None:
+            raise ConfigError("the model is in memory, and its parameters have our names. Leave names out.")
         return ModelInMemory(path).model(device=device, **changes)
     request = Request.of(changes)
     with open_checkpoint(path) as checkpoint:
@@ -92,7 +95,8 @@ class Recognized:
     def check(self) -> list[Row]:
         """Give the layout's rows of this model, of which the file must have every tensor and no other."""
         rows = list(self.layout.rows(self.found.config, self.found.dialect))
-        wanted = {name: shape for row in rows for name, shape in row.shapes().items()}
+        shapes = [(row.theirs, (row.shape, *(row.others or len(row.theirs) * (row.shape,)))) for row in rows]
+        wanted = {name: shape for names, each in shapes for name, shape in zip(names, each, strict=False)}
         ignored = {*self.found.left_out, *self.before}
         given = {name: entry.shape for name, entry in self.archive.entries.items() if name not in ignored}
         if difference := compare(wanted, given):
@@ -137,7 +141,7 @@ def recognize(location: Location, archive: Archive, hints: Request) -> Recognize
     entries = {name: entry for name, entry in archive.entries.items() if name not in before}
     documents = {**location.documents, "notes": archive.notes}
     names = (*entries, *archive.strangers)
-    for layout in LAYOUTS.values():
+    for layout in LAYOUTS.values() if hints.names is None else (layout_of(hints.names),):
         prefix = layout.recognize(entries)
         if prefix is None:
             continue
@@ -338,7 +342,7 @@ def _log(provenance: Provenance, assumption: str | None) -> None:
     """Say what was recognised and inferred; what was assumed of the images and what was left out more loudly."""
     source = provenance.source
     for note in (f"{provenance.layout}, {provenance.container}", *provenance.inferred, *provenance.changes):
-        logger.info("%s", one_line(f"{source}: {note}"))
+        logger.log(logging.WARNING if UNCHECKED in note else logging.INFO, "%s", one_line(f"{source}: {note}"))
     if assumption is not None:
         logger.warning("%s", one_line(f"{source}: {assumption}"))
     if left_out := provenance.left_out:

@@ -11,22 +11,23 @@ from torch import Tensor
 from vitrail.checkpoint.adapt import Request, Weights
 from vitrail.checkpoint.archives.base import Entry, Headers, write_safetensors
 from vitrail.checkpoint.archives.npz import write_npz
-from vitrail.checkpoint.archives.pth import write_pth
 from vitrail.checkpoint.cards import to_hf_processor, to_note, to_timm_config, usual_preprocessing
 from vitrail.checkpoint.description import Written
 from vitrail.checkpoint.fit import check_fit, fit, fold_into
 from vitrail.checkpoint.layouts.base import Dialect, Found, Layout
 from vitrail.checkpoint.layouts.hf import config_document
+from vitrail.checkpoint.layouts.named import NAME, layout_of
 from vitrail.checkpoint.load import LAYOUTS, is_finite, open_checkpoint
 from vitrail.checkpoint.run_folder import HF_FILES, RUN_FILES, write_documents, write_run
 from vitrail.config import Card, Grid, LearnedPositions, ModelConfig, PatchStem, Provenance, ViTConfig
 from vitrail.config.given import check_layout
+from vitrail.config.name_tables import is_table, read_names
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.files import check_replaceable, home_path, new_folder, write_sums, writing
 from vitrail.models import Model
 
 SUFFIXES = {"google": (".npz",), "timm": (".safetensors", ".pth", ".pt", ".bin")}
-SUFFIXES["torchvision"] = SUFFIXES["timm"]
+SUFFIXES["torchvision"] = SUFFIXES[NAME] = SUFFIXES["timm"]
 FOLDERS = {"hf": HF_FILES, "vitrail": RUN_FILES, "timm": ("config.json", "model.safetensors")}  # timm: or a file
 PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -42,8 +43,9 @@ def save(
 ) -> Written:
     """Write a model in a layout: vitrail and hf are folders, google is .npz, timm and torchvision .safetensors or .pth.
 
-    timm without such an ending is a folder that timm opens, whose config.json says classes and preprocessing. What the
-    layout cannot hold is refused unless `lossy`. `card` goes with it where the layout has a place for it.
+    timm without such an ending is a folder that timm opens, whose config.json says classes and preprocessing. The path
+    of a table of names, `layout="mine.toml"`, is a layout of one's own. What the layout cannot hold is refused unless
+    `lossy`. `card` goes with it where the layout has a place for it.
     """
     if not isinstance(model, Model):
         raise ConfigError(f"expected a model of Vitrail; got {type(model).__name__}.")
@@ -149,6 +151,8 @@ def write(
         case _ if target.suffix == ".safetensors":
             write_safetensors(target, theirs, to_note(config, card))
         case _:
+            from vitrail.checkpoint.archives.pth import write_pth  # as a reader, it is loaded where there is one
+
             write_pth(target, theirs)
     return Written(
         path=target,
@@ -163,7 +167,7 @@ def write(
 
 def _find_layout(name: str) -> Layout:
     check_layout(name)
-    return LAYOUTS[name]
+    return layout_of(read_names(name)) if is_table(name) else LAYOUTS[name]
 
 
 def to_layout(config: ModelConfig, weights: Weights, layout: Layout, dialect: Dialect) -> dict[str, Tensor]:
@@ -176,6 +180,8 @@ def to_layout(config: ModelConfig, weights: Weights, layout: Layout, dialect: Di
         shape = row.shape if row.layer is None else row.shape[1:]
         for name, tensor in zip(row.theirs, row.codec.write(weights[row.ours], shape), strict=True):
             if row.layer is None:
+                if name in theirs and not torch.equal(theirs[name], tensor):
+                    raise CheckpointError(f"{name!r} is two parameters of ours, which differ. Take layout=vitrail.")
                 theirs[name] = tensor
             else:
                 stacks.setdefault(name, {})[row.layer] = tensor
@@ -258,7 +264,7 @@ def _dialect(layout: Layout, config: ModelConfig, card: Card, target: Path) -> D
         if not isinstance(config, ViTConfig) or not isinstance(config.stem, PatchStem):
             raise ConfigError("a folder for timm holds a plain ViT. Give a file that ends in .safetensors or .pth.")
         return usual | {"folder": True}
-    if came is None or came.layout != layout.name or not isinstance(came.dialect, Mapping):
+    if layout.name == NAME or came is None or came.layout != layout.name or not isinstance(came.dialect, Mapping):
         return usual
     spoken = usual | {name: value for name, value in came.dialect.items() if name in usual}
     if layout.name == "hf" and any(spoken[name] != usual[name] for name in ("prefix", "head")):

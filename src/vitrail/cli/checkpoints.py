@@ -1,6 +1,7 @@
 """`vitrail describe` and `vitrail convert`: what a file of weights is, and weights from any layout to another."""
 
 import json
+from functools import partial
 from typing import Annotated, Any
 
 from vitrail.cli.app import call
@@ -11,11 +12,18 @@ from vitrail.runtime.reporter import reporting
 TrainedSize = Annotated[
     str | None, option("Pixels that it was trained on, where its positions need it.", metavar="SIDE|HxW")
 ]
+Names = Annotated[str | None, option("A table of which tensor is what, a .toml that describe wrote.", metavar="TABLE")]
+Propose = Annotated[bool, option("Propose names although a layout is recognised.", "--propose")]
+Check = Annotated[
+    tuple[str, str] | None,
+    option("Images and outputs of its own model: try what is open.", metavar="INPUT.npy OUTPUT.npy"),
+]
+WriteNames = Annotated[str | None, option("Write the table of names there.", "--write-names", metavar="FILE.toml")]
 Tensors = Annotated[bool, option("List every tensor.", "--tensors")]
 Target = Annotated[
     str, argument("OUT", "vitrail, hf, timm: a folder; google: .npz; timm, torchvision: .safetensors, .pth.")
 ]
-Layout = Annotated[str, option("google, timm, hf, torchvision or vitrail.")]
+Layout = Annotated[str, option("google, timm, hf, torchvision, vitrail, or a table of names, TABLE.toml.")]
 Lossy = Annotated[bool, option("Write although the layout cannot hold all; says what is lost.", "--lossy")]
 Overwrite = Annotated[bool, option("Replace OUT where it exists.", "--overwrite")]
 ImageSize = Annotated[str | None, option("New image size: positions are resampled.", metavar="SIDE|HxW")]
@@ -32,14 +40,23 @@ def describe(
     path: Weights,
     image_size: TrainedSize = None,
     grid: Grid = None,
+    names: Names = None,
+    propose: Propose = False,
+    check: Check = None,
+    write_names: WriteNames = None,
+    overwrite: Overwrite = False,
     settings: Said = None,
     tensors: Tensors = False,
     as_json: Json = False,
 ) -> None:
-    """Say what a file of weights is: layout, architecture, shapes, numbers, and anything odd."""
-    given = {"path": path, "image_size": image_size, "grid": grid, "settings": settings}
+    """Say what a file of weights is: layout, architecture, shapes, numbers, and anything odd.
+
+    Of a file whose names nobody knows, propose which tensor is what, and try what is open.
+    """
+    given = {"path": path, "image_size": image_size, "grid": grid, "settings": settings, "names": names}
+    given |= {"propose": propose, "check": check, "write_names": write_names, "overwrite": overwrite}
     with reporting() as report, report.working("reading"):
-        found = call("describe", given)
+        found = call("describe", given | {"progress": partial(report.progress, "trying")})
     say(json.dumps(found.document(), indent=2) if as_json else found.text(tensors=tensors))
 
 
@@ -56,6 +73,7 @@ def convert(
     patch: Patch = None,
     channels: Channels = None,
     grid: Grid = None,
+    names: Names = None,
     dtype: Dtype = None,
     settings: Said = None,
     as_json: Json = False,

@@ -45,7 +45,7 @@ Quiet = Annotated[bool, option("Print nothing but errors and the result.", "--qu
 Said = Annotated[
     list[str] | None,
     option(
-        "What the file leaves open of its model: model.heads=4, model.grid=14x10, model.activation=gelu.",
+        "What the file leaves open: model.heads=4, model.grid=14x10, model.activation=gelu, names=TABLE.toml.",
         "--set",
         metavar="FIELD=VALUE",
     ),

@@ -7,16 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vitrail.config.bench import check_bench
 from vitrail.config.check import check_field, number
-from vitrail.config.devices import device_row, read_memory
-from vitrail.config.export import read_export
 from vitrail.config.fields import hints, parts_of, read_settings
 from vitrail.config.model import ViTConfig
+from vitrail.config.name_tables import is_table
 from vitrail.config.preprocessing import MEASURE, SAID_IN_TRAINING, read_preprocessing
 from vitrail.config.recipe import Training
 from vitrail.config.recipes import recipe
-from vitrail.config.study import check_study
 from vitrail.config.words import ANSWERS, MODEL, TRAINING, suggest
 from vitrail.config.zoo import FILE_FIELDS, boxed, names, parse, read_model_settings
 from vitrail.errors import CheckpointError, ConfigError, DataError, some_of
@@ -46,11 +43,17 @@ def check_usage(verb: str, given: Mapping[str, Any]) -> None:
     elif verb == "plan":
         check_plan(given)
     elif verb in ("study", "study_costs"):
+        from vitrail.config.study import check_study  # here and below: few calls need it, and each costs a start
+
         numbers = {name: given.get(name) for name in ("seeds", "minutes", "jobs")}
         check_study(str(given["name"]), str(given.get("scale", "cpu")), **numbers)
     elif verb == "bench":
+        from vitrail.config.bench import check_bench
+
         check_bench(given.get("what"), **{name: given.get(name) for name in ("repeats", "seconds", "jobs")})
     elif verb == "export":
+        from vitrail.config.export import read_export
+
         calibrates = isinstance(images := given.get("calibrate"), str)
         read_export(str(given.get("to", "onnx")), given.get("precision"), given.get("loss"), calibrates=calibrates)
         if isinstance(images, str):
@@ -81,12 +84,16 @@ def check_minutes(minutes: float | None, fields: Mapping[str, Any]) -> None:
 
 def check_layout(name: str) -> None:
     """Refuse a layout that nothing is written in."""
-    if name not in LAYOUTS:
-        raise ConfigError(f"layout must be one of {', '.join(LAYOUTS)}; got {name!r}.")
+    if name not in LAYOUTS and not is_table(name):
+        raise ConfigError(
+            f"layout must be one of {', '.join(LAYOUTS)}, or a table of names that ends in .toml; got {name!r}."
+        )
 
 
 def check_plan(given: Mapping[str, Any]) -> None:
     """Refuse names of a plan that nothing stands for: its model, its recipe, its device, and a memory that is none."""
+    from vitrail.config.devices import device_row, read_memory
+
     if given.get("model") is not None:
         check_name(str(given["model"]))
     if given.get("recipe") is not None:

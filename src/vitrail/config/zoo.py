@@ -58,7 +58,8 @@ _NAMES = (
 # A name that every part of a model is in, so that any field of a checkpoint's can be read.
 EVERY_PART = "R50+ViT-B/16"
 # What files of other libraries may leave open, beside the image size.
-FILE_FIELDS = ("heads", "grid", "activation", "epsilon")
+FILE_FIELDS = ("heads", "grid", "activation", "epsilon", "names")
+APART = ("grid", "names")  # of these, those that are no fields of a model
 _VIT = re.compile(r"(?:(?P<style>[A-Za-z]+)-)?(?:(?P<resnet>R\d*)\+)?ViT-(?P<shape>[A-Za-z]+)/(?P<patch>[1-9]\d*)")
 LETTERS = {"tiny": "Ti", "small": "S", "base": "B", "b": "B", "large": "L", "l": "L", "huge": "H", "h": "H"}
 _THEIRS = re.compile(rf"(?:vit|deit3?)[_-](?P<size>{'|'.join(LETTERS)})(?:_patch|[_-])(?P<patch>\d+).*")
@@ -106,15 +107,19 @@ def row(name: str) -> tuple[type[ModelConfig], dict[str, object]]:
 def read_model_settings(
     settings: Iterable[str], given: Mapping[str, object] | None = None, *, name: str = EVERY_PART
 ) -> dict[str, object]:
-    """Read `field=value` or `model.field=value` texts of a named model, or of a checkpoint's; its `grid` is one too."""
+    """Read `field=value` or `model.field=value` of a named model, or of a checkpoint's, `grid` and `names` too."""
     texts = [text.strip().removeprefix("model.") for text in settings]
     values = dict(given or {})
-    grids = [text.partition("=")[2] for text in texts if re.match(r"grid\s*=", text)]
-    grids += [values.pop("grid")] if "grid" in values else []
-    if len(grids) > 1:
-        raise ConfigError("grid is given twice. Give it once.")
-    changes = read_settings(*row(name), (text for text in texts if not re.match(r"grid\s*=", text)), values)
-    return changes | ({"grid": _grid(grids[0])} if grids else {})
+    apart: dict[str, object] = {}
+    for field in APART:
+        said = [text.partition("=")[2].strip() for text in texts if re.match(rf"{field}\s*=", text)]
+        said += [values.pop(field)] if field in values else []
+        if len(said) > 1:
+            raise ConfigError(f"{field} is given twice. Give it once.")
+        if said:
+            apart[field] = _grid(said[0]) if field == "grid" else said[0]
+    fields = (text for text in texts if not re.match(rf"({'|'.join(APART)})\s*=", text))
+    return read_settings(*row(name), fields, values) | apart
 
 
 def _grid(value: object) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from vitrail.checkpoint.load import load
 from vitrail.config import FILE_FIELDS, Grid, Preprocessing, as_size, name_of, read_preprocessing
 from vitrail.config.given import no_images
 from vitrail.config.model import Activation
+from vitrail.config.name_tables import NamesTable
 from vitrail.config.preprocessing import SAID
 from vitrail.config.words import MODEL, TRAINING, by_meaning
 from vitrail.data.decode import Pixels
@@ -67,6 +68,7 @@ class FileHints(Preparing, total=False):
     grid: Grid  # (rows, cols) of its position table
     activation: Activation
     epsilon: float
+    names: str | os.PathLike[str] | NamesTable  # a table of which tensor is what
 
 
 class Options(FileHints, total=False):

@@ -212,7 +212,7 @@ def title_and_config(model: AnyModel, changes: Mapping[str, object]) -> tuple[st
     if isinstance(model, os.PathLike) or (isinstance(model, str) and is_checkpoint(model)):
         title = os.fspath(model)
         with open_checkpoint(title) as checkpoint:
-            hints = {name: changes.pop(name) for name in ("grid", "heads") if name in changes}
+            hints = {name: changes.pop(name) for name in ("grid", "heads", "names") if name in changes}
             return title, override(checkpoint.configure(**hints), changes)
     if isinstance(model, str):
         return model, parse(model, changes)
