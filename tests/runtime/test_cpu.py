@@ -41,6 +41,12 @@ def test_single_precision_is_exact(name: str) -> None:
     compare(family(name), "float32", Scales(), 1e-5)
 
 
+@packs
+@pytest.mark.parametrize("part", [{"mlp": "gated"}, {"qk_norm": True}, {"registers": 2}, {"inner_norm": "both"}])
+def test_parts_that_the_paper_lacks_are_computed_too(part: dict[str, Any]) -> None:
+    compare(family("vit", **part), "float32", Scales(), 1e-5)
+
+
 @halves
 @pytest.mark.parametrize("name", FAMILIES)
 def test_half_precision_is_near(name: str) -> None:

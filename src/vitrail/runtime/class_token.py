@@ -8,6 +8,7 @@ from vitrail.config import ViTConfig
 from vitrail.config.positions import RelativePositions
 from vitrail.models import Model, ViT
 from vitrail.models.encoder import Block, maybe_checkpoint
+from vitrail.models.parts import PartedAttention, PartedMlp
 from vitrail.ops.attention import fused_attention
 
 
@@ -16,8 +17,13 @@ def reads_class_token_alone(model: Model) -> bool:
     if not isinstance(model, ViT):
         return False
     config: ViTConfig = model.config
-    plain = config.norm == "pre" and config.attention != "axial" and not config.causal
+    plain = config.norm == "pre" and config.attention != "axial" and not config.causal and has_plain_blocks(model)
     return plain and config.pooling == "token" and not isinstance(config.positions, RelativePositions)
+
+
+def has_plain_blocks(model: ViT) -> bool:
+    """Tell whether attention and MLP of every block are without the parts that the paper's lack."""
+    return not any(isinstance(part, PartedAttention | PartedMlp) for part in model.blocks.modules())
 
 
 class ClassTokenBlock(nn.Module):
