@@ -50,6 +50,7 @@ DOORS = {
     "onnx": ("exports",),
     "onnxruntime": ("exports", "runtime.engines"),
     "openvino": ("exports", "runtime.engines"),
+    "executorch": ("exports", "runtime.engines"),
 }
 FILES = sorted(SOURCE.rglob("*.py"))
 
