@@ -15,6 +15,7 @@ from vitrail.config import BiTConfig, ModelConfig
 from vitrail.data.transforms.finish import scale
 from vitrail.errors import ConfigError
 from vitrail.models import Model
+from vitrail.models.base import SHORTEST, CosineHead
 from vitrail.models.resnet import PaddedConv, SameConv, convolve_same, standardize_by_variance
 from vitrail.runtime.engines import reason_of
 
@@ -108,6 +109,21 @@ class FixedConv(nn.Module):
         return nn.functional.conv2d(images, self.weight, stride=self.stride, padding=self.padding)
 
 
+class FixedCosines(nn.Module):
+    """A classifier by cosines whose directions are brought to their length once, the scale among it."""
+
+    def __init__(self, head: CosineHead) -> None:
+        super().__init__()
+        directions = nn.functional.normalize(head.directions.weight.detach(), dim=1, eps=SHORTEST)
+        self.directions = nn.Linear(directions.shape[1], directions.shape[0], bias=False)
+        self.directions.weight = nn.Parameter(head.scale * directions, requires_grad=False)
+
+    def forward(self, representation: Float[Tensor, "B D"]) -> Float[Tensor, "B K"]:
+        """Logits."""
+        exact = nn.functional.normalize(representation.float(), dim=1, eps=SHORTEST)
+        return self.directions(exact.to(representation.dtype))
+
+
 class TwoPassGroupNorm(nn.Module):
     """GroupNorm by its mean and then its variance: an engine's own may take both from one sum, and lose digits."""
 
@@ -136,6 +152,8 @@ def plain(model: Model) -> Model:
                 setattr(parent, name, FixedConv(child))
             elif isinstance(child, nn.GroupNorm):
                 setattr(parent, name, TwoPassGroupNorm(child))
+            elif isinstance(child, CosineHead):
+                setattr(parent, name, FixedCosines(child))
     return made
 
 
