@@ -195,6 +195,11 @@ class ViTConfig(Checked, word="vit"):
         return 1 if self.pooling == "token" else 0
 
     @property
+    def reads_class_token_alone(self) -> bool:
+        """Whether the last block's other tokens give keys and values to one token, and are read by nobody else."""
+        return self.pooling == "token" and self.norm == "pre" and not isinstance(self.positions, RelativePositions)
+
+    @property
     def tokens(self) -> int:
         """T, at the image size that the model is built for."""
         rows, cols = self.grid
