@@ -20,7 +20,7 @@ from vitrail.checkpoint.archives.foreign import ALTERED, MODELS, name_model
 from vitrail.checkpoint.cards import find_normalization, normalized, read_card
 from vitrail.checkpoint.layouts import google, hf, timm, torchvision
 from vitrail.checkpoint.layouts.base import Found, Layout, Row
-from vitrail.checkpoint.run_folder import OWN, RUN_FILES, WEIGHTS, Location, locate, read_run_card
+from vitrail.checkpoint.run_folder import OPTIMIZED, OWN, RUN_FILES, WEIGHTS, Location, locate, read_run_card
 from vitrail.config import Card, Grid, ModelConfig, Provenance
 from vitrail.errors import CheckpointError, ConfigError, ShapeError, one_line
 from vitrail.files import verify_sums
@@ -89,6 +89,11 @@ class Recognized:
 
     def check(self) -> list[Row]:
         """Give the layout's rows of this model, of which the file must have every tensor and no other."""
+        if self.location.run is not None and (self.location.run / OPTIMIZED).is_file():
+            raise CheckpointError(
+                f"{self.location.run} holds a model in eight bits, which vitrail.optimize made. Open it with "
+                "vitrail.optimize(path), or give the path to predict, embed, evaluate, fewshot or serve."
+            )
         rows = list(self.layout.rows(self.found.config, self.found.dialect))
         wanted = {name: row.shape for row in rows for name in row.theirs}
         ignored = {*self.found.left_out, *self.before}

@@ -12,6 +12,7 @@ from vitrail.cli.app import call, read_flags
 from vitrail.cli.options import (
     Batch,
     Device,
+    Engine,
     Json,
     Precision,
     Quiet,
@@ -51,6 +52,7 @@ def predict(
     workers: Workers = None,
     device: Device = None,
     precision: Precision = "float32",
+    engine: Engine = "auto",
     settings: Said = None,
     quiet: Quiet = False,
     as_json: Json = False,
