@@ -1,6 +1,6 @@
 """Attention of a GPU at every length: `python benchmarks/attention.py [--longest 1100] [--widths 32,64,80]`.
 
-The kernels that `vitrail.ops.attention_kernels` chooses, bfloat16, forward and backward, with and without gradients,
+The kernels that `ops.attention_kernels.kernels_for` chooses, bfloat16, forward and backward, with gradients and not,
 on random tokens and on tokens whose logits are all far below zero (where cuDNN's backward pass gives NaN at some
 lengths): no number may be NaN or infinite, and random ones are compared with single precision. The last line has the
 verdict.
@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from vitrail.ops.attention import fused_attention
 from vitrail.ops.attention_kernels import kernels_for
 
 BOUND = 0.03  # of the largest number, between bfloat16 and single precision
@@ -30,12 +29,18 @@ def tokens(length: int, width: int, *, far: bool) -> list[Tensor]:
     return [part.bfloat16().requires_grad_() for part in made]
 
 
+def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Mix the values by the kernels that may prove sound."""
+    with sdpa_kernel(kernels_for(query, key), set_priority=True):
+        return F.scaled_dot_product_attention(query, key, value)
+
+
 def passes(inputs: list[Tensor]) -> list[Tensor]:
     """What attention gives with gradients and without them, and the gradients."""
     query, key, value = inputs
     with torch.no_grad():
-        still = fused_attention(query, key, value, None, 0.0)
-    mixed = fused_attention(query, key, value, None, 0.0)
+        still = attend(query, key, value)
+    mixed = attend(query, key, value)
     grads = torch.autograd.grad(mixed.float().square().mean() * mixed.numel() / 2, inputs)
     return [still, mixed.detach(), *grads]
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.nn.attention import sdpa_kernel
 
 from vitrail.ops.attention_chunks import attend_in_chunks
-from vitrail.ops.attention_kernels import kernels_for
+from vitrail.ops.attention_kernels import KERNELS
 
 
 def attend(
@@ -35,7 +35,7 @@ def fused_attention(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float, *, causal: bool = False
 ) -> Tensor:
     """Call torch's kernel; the bias is added to the logits."""
-    with sdpa_kernel(kernels_for(query, key), set_priority=True) if query.device.type == "cuda" else nullcontext():
+    with sdpa_kernel(KERNELS) if query.device.type == "cuda" else nullcontext():
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=dropout, is_causal=causal)
     # A program that is exported may be taken apart for another engine, whose kernel lays its result out otherwise.
     return mixed.clone(memory_format=torch.contiguous_format) if torch.compiler.is_exporting() else mixed

@@ -1,4 +1,4 @@
-"""Which of torch's attention kernels a GPU may take: the fastest whose gradients are sound."""
+"""Torch's attention kernels on a GPU: those that are taken, and a faster choice that is yet to be proved there."""
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ TILE, HALF_TILE = 128, 64  # of cuDNN's backward pass: lengths of half a tile be
 
 
 def kernels_for(query: Tensor, key: Tensor) -> list[SDPBackend]:
-    """Give the kernels of a GPU that may be taken, the fastest first."""
+    """Give the kernels that may prove sound, the fastest first; `benchmarks/attention.py` tries them."""
     half = query.dtype in (torch.float16, torch.bfloat16)
     trained = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad)
     safe = not trained or all(length % TILE != HALF_TILE for length in (query.shape[2], key.shape[2]))
