@@ -60,7 +60,7 @@ def border_of_zeros(images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H2 W
 def same_padding(side: int, window: int, stride: int) -> tuple[int, int]:
     """Give the pixels of SAME padding before and after a side."""
     total = window - ((side - 1) % stride + 1)
-    if isinstance(total, int):  # torch 2.11 compiles every convolution apart where it meets sym_max of known sides
+    if isinstance(total, int):  # on torch 2.11 convolutions were compiled apart, as it seems for sym_max of these
         total = max(total, 0)
     else:
         total: int = torch.sym_max(total, 0)
