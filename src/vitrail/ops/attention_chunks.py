@@ -104,7 +104,7 @@ def relative_logits(
     """
     count, tokens = query.shape[2], (relative.shape[0] + 1) // 2
     needed = relative[first : first + count + tokens - 1].flip(0)  # those of p_q - T + 1 to p_q, largest first
-    by_offset = torch.einsum("bhqd,mhd->bhqm", query, needed) * query.shape[3] ** -0.5  # B h Q T+Q-1
+    by_offset = query @ needed.permute(1, 2, 0) * query.shape[3] ** -0.5  # B h Q T+Q-1, one after the other in memory
     # Row q wants the T offsets from column Q-1-q on: in the flat rows, each begins one place earlier than the last.
     shifted = by_offset.flatten(2)[:, :, count - 1 :]
     shifted = shifted[:, :, : count * (tokens + count - 2)] if count > 1 else shifted[:, :, :tokens]
