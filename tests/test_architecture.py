@@ -53,6 +53,7 @@ DOORS = {
     "timm": ("studies.bench.peers",),
     "transformers": ("studies.bench.peers",),
     "torchvision": ("studies.bench.peers",),
+    "executorch": ("exports", "runtime.engines"),
 }
 FILES = sorted(SOURCE.rglob("*.py"))
 

@@ -1,4 +1,4 @@
-"""Runs an exported file with nothing of Vitrail: FILE INPUT.npz OUTPUT.npz."""
+"""Runs an exported file with nothing of Vitrail: FILE INPUT.npz OUTPUT.npz; the first output of each input."""
 
 import sys
 
@@ -10,12 +10,19 @@ if path.endswith(".onnx"):
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    found = {name: session.run(["logits"], {"images": inputs[name]})[0] for name in inputs}
+    (entry,), first = session.get_inputs(), session.get_outputs()[0].name
+    found = {name: session.run([first], {entry.name: inputs[name]})[0] for name in inputs}
 elif path.endswith(".xml"):
     import openvino
 
     compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    found = {name: np.array(compiled([inputs[name]])["logits"]) for name in inputs}
+    found = {name: np.array(compiled([inputs[name]])[0]) for name in inputs}
+elif path.endswith(".pte"):
+    import torch
+    from executorch.runtime import Runtime
+
+    method = Runtime.get().load_program(path).load_method("forward")
+    found = {name: method.execute([torch.from_numpy(inputs[name])])[0].numpy() for name in inputs}
 else:
     import torch
 

@@ -1,5 +1,6 @@
 """Exported files: what their engines give is what the model gives, and what differs is not kept."""
 
+import io
 import json
 import subprocess
 import sys
@@ -11,14 +12,20 @@ import numpy as np
 import pytest
 import torch
 from families import family
+from PIL import Image
+from starlette.testclient import TestClient
 
 import vitrail
 from vitrail.cli import main
-from vitrail.config import Card, Preprocessing
+from vitrail.config import BiTConfig, Card, Learned2DPositions, Preprocessing, Sinusoidal2DPositions
+from vitrail.config.export import SUFFIX
 from vitrail.errors import CheckpointError, ConfigError, ShapeError
 from vitrail.exports import verify
-from vitrail.models import Model
+from vitrail.exports.traced import sizes_of, trace
+from vitrail.models import Model, build
+from vitrail.models.vit import ViT
 from vitrail.runtime.engines import open_engine
+from vitrail.serve import create_app
 
 CARD = Card(
     class_names=tuple(f"kind {number}" for number in range(7)),
@@ -97,6 +104,101 @@ def test_a_file_that_was_cut_short_is_refused(exported: Path, tmp_path: Path) ->
         vitrail.predict(short, np.zeros((12, 20, 3), np.uint8))
 
 
+def test_the_reason_is_given_where_openvino_cannot_read_its_weights(untyped: None, tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    vitrail.export(small(), to="openvino", out=tmp_path / "small.xml", fixed_size=True)
+    weights = (tmp_path / "small.bin").read_bytes()
+    for kept in (0, len(weights) // 2, len(weights) - 4096):
+        (tmp_path / "small.bin").write_bytes(weights[:kept])
+        with pytest.raises(CheckpointError, match=r"small\.xml cannot be run: Incorrect weights in bin file!"):
+            open_engine(tmp_path / "small.xml")
+
+
+def test_a_name_that_is_taken_beside_the_graph_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    (tmp_path / "small.bin").write_bytes(b"another program's")
+    with pytest.raises(CheckpointError, match=r"small\.bin exists already"):
+        vitrail.export(small(), to="openvino", out=tmp_path / "small.xml")
+    (tmp_path / "small.xml").mkdir()
+    with pytest.raises(CheckpointError, match="is a folder"):
+        vitrail.export(small(), to="openvino", out=tmp_path / "small.xml", overwrite=True)
+
+
+@pytest.mark.parametrize("moment", ["trace", "verify"])
+def test_an_export_that_is_interrupted_leaves_nothing(
+    untyped: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    def interrupt(*given: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"vitrail.exports.run.{moment}", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        vitrail.export(small(), to="torch", out=tmp_path / "small.pt2", fixed_size=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("to", "missing", "extra"),
+    [
+        ("onnx", "onnxscript", "export"),
+        ("openvino", "openvino", "openvino"),
+        ("executorch", "executorch", "executorch"),
+    ],
+)
+def test_a_missing_extra_is_named_before_anything_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str, missing: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(ConfigError, match=rf"is needed for this.*pip install 'vitrail\[{extra}\]'"):
+        vitrail.export(tmp_path / "no such file", to=to)
+
+
+def test_a_missing_engine_is_named_where_a_file_is_opened(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ConfigError, match=r"onnxruntime is needed for this.*pip install 'vitrail\[export\]'"):
+        vitrail.predict(exported, np.zeros((12, 20, 3), np.uint8))
+
+
+def test_the_server_answers_with_an_exported_file_as_predict_does_with_the_model(exported: Path) -> None:
+    buffer = io.BytesIO()
+    Image.fromarray(np.random.default_rng(3).integers(0, 256, (15, 31, 3), dtype=np.uint8)).save(buffer, "PNG")
+    (wanted,) = vitrail.predict(small(), [buffer.getvalue()])
+    with TestClient(create_app({"small": str(exported)})) as client:
+        answer = client.post("/v1/classify?top=7", content=buffer.getvalue(), headers={"content-type": "image/png"})
+    (row,) = answer.json()["predictions"]
+    assert {each["label"]: each["probability"] for each in row["top"]} == pytest.approx(dict(wanted.top(7)), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        family("vit-relative", pooling="mean", depth=1),
+        build(BiTConfig(units=(1, 1), width=32, classes=7, image_size=(24, 40)), seed=0).eval(),
+    ],
+    ids=["relative keys of pooled tokens", "groups of one channel"],
+)
+def test_a_program_makes_no_rule_of_the_batch_and_sides_that_it_was_traced_with(untyped: None, model: Model) -> None:
+    program = trace(model, sizes_of(model.config, fixed=False), precision="float32", pixels=False).module()
+    for batch, height, width in ((1, 24, 16), (4, 12, 40)):
+        images = torch.randn(batch, 3, height, width)
+        with torch.no_grad():
+            torch.testing.assert_close(program(images)[0], model(images), atol=1e-5, rtol=0)
+
+
+class Restless(ViT):
+    """A model that no program can hold: what it computes depends on the images."""
+
+    def represent(self, images: torch.Tensor) -> torch.Tensor:
+        return super().represent(images) * (2 if images.sum() > 0 else 1)
+
+
+def test_a_model_that_cannot_be_traced_is_refused_with_the_reason(untyped: None, tmp_path: Path) -> None:
+    model = Restless(small().config)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match=r"the model cannot be traced: .*data-dependent"):
+        vitrail.export(model, to="torch", out=tmp_path / "small.pt2", fixed_size=True)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_file_that_differs_is_not_left_behind(untyped: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(verify.TOLERANCE, "float32", -1.0)
     with pytest.raises(CheckpointError, match=r"differs from the model by .* It was not kept"):
@@ -127,35 +229,62 @@ def test_the_command_writes_a_file_and_says_how_far_it_is(
 
 
 FAMILIES = {
-    "vit": {},
-    "vit-mean": {},
-    "vit-original": {},
-    "vit-relative": {},
-    "hybrid": {"image_size": (24, 40)},
-    "bit": {},
+    "vit": family("vit"),
+    "mean": family("vit-mean"),
+    "tanh": family("vit-hidden"),
+    "post norm, sinusoidal": family("vit-original"),
+    "sinusoidal in two dimensions": family("vit", positions=Sinusoidal2DPositions()),
+    "learned in two dimensions": family("vit", positions=Learned2DPositions(at="layers")),
+    "relative": family("vit-relative"),
+    "relative, mean": family("vit-relative", pooling="mean"),
+    "bicubic, of one channel": family("vit-scaled", channels=1),
+    "cosines": family("vit", cosine_scale=10.0),
+    "causal": family("vit-mean", causal=True),
+    "features alone": family("vit", classes=None),
+    "hybrid": family("hybrid", image_size=(24, 40)),
+    "bit": family("bit"),
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FAMILIES)
-def test_every_target_equals_its_source_in_another_program(untyped: None, tmp_path: Path, name: str) -> None:
-    pytest.importorskip("openvino")
-    model = family(name, **FAMILIES[name])
-    step = 1 if name == "bit" else model.config.stem.stride  # pyright: ignore[reportAttributeAccessIssue]
+def equal_in_another_program(model: Model, to: str, folder: Path) -> None:
+    step = 1 if isinstance(model.config, BiTConfig) else model.config.stem.stride  # pyright: ignore[reportAttributeAccessIssue]
     own = model.config.image_size
     sizes = [own, (own[1] + step, own[1] + step), (own[0], own[1] + 2 * step)]
-    images = {f"{b}x{h}x{w}": torch.randn(b, 3, h, w) for h, w in sizes for b in (1, 2, 5)}
-    np.savez(tmp_path / "in.npz", **{key: value.numpy() for key, value in images.items()})  # pyright: ignore[reportArgumentType]
-    for to, suffix in (("onnx", "onnx"), ("torch", "pt2"), ("openvino", "xml")):
-        path = tmp_path / f"model.{suffix}"
-        vitrail.export(model, to=to, out=path)
-        subprocess.run(
-            [sys.executable, BARE, path, tmp_path / "in.npz", tmp_path / "out.npz"], check=True, cwd=tmp_path
-        )
-        found = np.load(tmp_path / "out.npz")
-        for key, batch in images.items():
-            with torch.no_grad():
-                assert np.abs(found[key] - model(batch).numpy()).max() < 1e-4, (to, key)
+    images = {f"{b}x{h}x{w}": torch.randn(b, model.config.channels, h, w) for h, w in sizes for b in (1, 2, 5)}
+    np.savez(folder / "in.npz", **{key: value.numpy() for key, value in images.items()})  # pyright: ignore[reportArgumentType]
+    path = folder / f"model{SUFFIX[to]}"
+    vitrail.export(model, to=to, out=path)
+    subprocess.run([sys.executable, BARE, path, folder / "in.npz", folder / "out.npz"], check=True, cwd=folder)
+    found = np.load(folder / "out.npz")
+    for key, batch in images.items():
+        with torch.no_grad():
+            assert np.abs(found[key] - model(batch).numpy()).max() < 1e-4, (to, key)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["onnx", "torch", "openvino"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_target_equals_its_source_in_another_program(untyped: None, tmp_path: Path, name: str, to: str) -> None:
+    pytest.importorskip("openvino")
+    equal_in_another_program(FAMILIES[name], to, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["vit", "relative", "bit"])
+def test_executorch_equals_its_source_in_another_program(untyped: None, tmp_path: Path, name: str) -> None:
+    pytest.importorskip("executorch", reason="executorch is not installed")
+    model = FAMILIES[name]
+    model.card = CARD
+    equal_in_another_program(model, "executorch", tmp_path)
+    engine = open_engine(tmp_path / "model.pte")
+    assert engine.card.class_names == CARD.class_names
+    assert engine.said["verified"]["difference"] < 1e-4
+    assert engine.said["sizes"]["most"] >= 2 * max(model.config.image_size)
+    with pytest.raises(ShapeError, match=r"pixels to \d+; got \d+x4800"):
+        open_engine(tmp_path / "model.pte", (model.config.image_size[0], 4800))
+    images = torch.randn(19, 3, *model.config.image_size)  # more than its memory is planned for
+    with torch.no_grad():
+        torch.testing.assert_close(engine(images), model(images), atol=1e-4, rtol=0)
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from vitrail.cli.app import answer
 from vitrail.cli.options import Checkpoint, Json, Quiet, Said, option, preparing, with_options_of
 
-To = Annotated[str, option("onnx, torch, aotinductor, openvino or html.", metavar="TARGET")]
+To = Annotated[str, option("onnx, torch, aotinductor, openvino, executorch or html.", metavar="TARGET")]
 Precision = Annotated[str | None, option("float32, float16 or int8.", metavar="WORD", default="float32; html: float16")]
 Size = Annotated[
     str | None, option("Its own image size: positions are resampled.", metavar="SIDE|HxW", default="the model's own")

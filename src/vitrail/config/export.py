@@ -6,23 +6,24 @@ from vitrail.errors import ConfigError
 
 # By target: how its file ends, and the extra that it needs.
 SUFFIX = {"onnx": ".onnx", "torch": ".pt2", "aotinductor": ".pt2", "openvino": ".xml"}
-SUFFIX |= {"html": ".html"}
-EXTRA = {"onnx": "export", "openvino": "openvino"}
+SUFFIX |= {"executorch": ".pte", "html": ".html"}
+EXTRA = {"onnx": "export", "openvino": "openvino", "executorch": "executorch"}
 PRECISIONS = {
     "onnx": ("float32", "float16", "int8"),
     "torch": ("float32", "float16"),
     "aotinductor": ("float32",),
     "openvino": ("float32", "float16", "int8"),
+    "executorch": ("float32",),
     "html": ("float16", "int8"),
 }
 # Other programs' words, and what to say to those that nothing here stands for.
 TARGET_WORDS = {"ort": "onnx", "onnxruntime": "onnx", "ov": "openvino", "pt2": "torch", "torch.export": "torch"}
-TARGET_WORDS |= {"aoti": "aotinductor", "inductor": "aotinductor", "page": "html", "web": "html"}
+TARGET_WORDS |= {"aoti": "aotinductor", "inductor": "aotinductor", "pte": "executorch", "xnnpack": "executorch"}
+TARGET_WORDS |= {"page": "html", "web": "html"}
 ANSWERS = {
     "torchscript": "TorchScript is no longer developed: take to=torch, or to=aotinductor for a program without Python.",
     "tensorrt": "TensorRT reads ONNX: take to=onnx.",
     "coreml": "coremltools reads a program of torch.export: take to=torch.",
-    "executorch": "ExecuTorch reads a program of torch.export: take to=torch, and lower it there.",
     "tflite": "LiteRT (TFLite) reads a program of torch.export: take to=torch.",
     "safetensors": "That is a file of weights, not a program: vitrail.convert writes it.",
 }

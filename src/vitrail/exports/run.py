@@ -21,6 +21,7 @@ from vitrail.runtime.reporter import SILENT, Reporter, harmless
 from vitrail.verbs.opening import AnyModel, FileHints, ImageSize, check_options, model_name, model_source, open_model
 
 NEEDED = {"export": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("openvino", "onnx", "onnxscript")}
+NEEDED |= {"executorch": ("executorch.extension.pybindings._C",)}
 
 
 class ExportOptions(FileHints, total=False):
@@ -85,9 +86,9 @@ def export(
 ) -> Exported:
     """Write a model as a file that another program runs; it is compared with the model before it is kept.
 
-    `to` is onnx, torch (torch.export's program), aotinductor (compiled for this machine), openvino or html
-    (a page). `precision` is float32, float16 or int8. Batch, height and width are free where the model allows it,
-    with positions resampled inside as the model does; `fixed_size` fixes the size to `image_size`.
+    `to` is onnx, torch (torch.export's program), aotinductor (compiled for this machine), openvino, executorch (for
+    phones) or html (a page). `precision` is float32, float16 or int8. Batch, height and width are free where the
+    model allows it, with positions resampled inside as the model does; `fixed_size` fixes the size to `image_size`.
     `with_preprocessing` puts the scaling of pixels inside: the input is then uint8, B H W C, resized already. int8
     is calibrated on images of `calibrate` (the sample in the box where it is left out), and layers stay in float32
     until at most `loss` points of accuracy are lost on those that have labels. `out` is the file; other options are
@@ -115,18 +116,17 @@ def export(
     if precision == "int8" and (with_preprocessing or not opened.config.classes):
         what = "a model without a classifier: its loss cannot be measured" if not with_preprocessing else "pixels"
         raise ConfigError(f"int8 is not written of {what}. Take precision=float32.")
-    sizes = sizes_of(opened.config, fixed=fixed_size)
+    sizes = sizes_of(opened.config, fixed=fixed_size, planned=target == "executorch")
     outputs = ("logits", "features") if opened.config.classes else ("features",)
     plan = _Plan(opened.eval(), target, precision, sizes, outputs, with_preprocessing, report)
     calibrating = Calibrating(data=calibrate, loss=loss) if precision == "int8" else None
     with staged(path) as temporary:
         verified, quantized = _write(plan, temporary, calibrating)
-    written = [path, *([path.with_suffix(".bin")] if target == "openvino" else [])]
     return Exported(
         path=path,
         to=target,
         precision=precision,
-        bytes=sum(each.stat().st_size for each in written),
+        bytes=sum(each.stat().st_size for each in _written(path, target)),
         outputs=outputs,
         input="pixels, uint8 B H W C, resized" if with_preprocessing else "images, float32 B C H W, scaled",
         sizes=sizes,
@@ -156,7 +156,7 @@ class _Plan:
 
 def _write(plan: _Plan, path: Path, calibrating: Calibrating | None) -> tuple[Verified | None, Quantized | None]:
     """Write the file under a hidden name, compare it with the model, and let it say what was found."""
-    from vitrail.exports import onnx, openvino, torch_program
+    from vitrail.exports import executorch, onnx, openvino, torch_program
 
     traced_in = "float16" if plan.precision == "float16" and plan.target != "openvino" else "float32"
     with plan.report.working("tracing the model"):
@@ -168,6 +168,8 @@ def _write(plan: _Plan, path: Path, calibrating: Calibrating | None) -> tuple[Ve
                 torch_program.write_torch(program, path)
             case "aotinductor":
                 torch_program.write_aotinductor(program, path)
+            case "executorch":
+                executorch.write_executorch(program, path, notes=plan.notes({}))
             case _:
                 graph = path.with_suffix(".onnx")
                 onnx.write_onnx(program, graph, outputs=plan.outputs, pixels=plan.pixels)
@@ -190,6 +192,8 @@ def _write(plan: _Plan, path: Path, calibrating: Calibrating | None) -> tuple[Ve
             onnx.note_onnx(path, plan.notes(said))
         case "openvino":
             openvino.note_openvino(path, plan.notes(said))
+        case "executorch":
+            executorch.note_executorch(path, plan.notes(said), plan.notes({}))
         case _:
             torch_program.note_torch(path, plan.notes(said))
     return verified, quantized
@@ -218,6 +222,12 @@ def _check_path(path: Path, target: str, *, overwrite: bool) -> None:
     """Refuse a name that the target cannot have, or that is taken, before anything is computed."""
     if path.suffix != SUFFIX[target]:
         raise ConfigError(f"a file of {target} ends in {SUFFIX[target]}; got {path.name}. Give out=... with that.")
-    if path.exists() and not overwrite:
-        raise CheckpointError(f"{path} exists already. Choose another name with out=..., or give overwrite=True.")
     check_writable(path)
+    taken = [each for each in _written(path, target) if each.exists()]
+    if taken and not overwrite:
+        raise CheckpointError(f"{taken[0]} exists already. Choose another name with out=..., or give overwrite=True.")
+
+
+def _written(path: Path, target: str) -> list[Path]:
+    """Give the files of an export: OpenVINO's weights are in a file beside the graph."""
+    return [path, *([path.with_suffix(".bin")] if target == "openvino" else [])]

@@ -3,7 +3,7 @@
 import copy
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,11 +13,14 @@ from torch.export import Dim, ExportedProgram
 
 from vitrail.config import BiTConfig, ModelConfig
 from vitrail.data.transforms.finish import scale
+from vitrail.errors import ConfigError
 from vitrail.models import Model
 from vitrail.runtime.folded import fold_filters
+from vitrail.runtime.engines import reason_of
 
 LEAST = 2  # patches on a side of a graph whose size is free: a side of one would be taken for a constant
-MOST = 4096  # pixels of a side
+MOST = 1 << 16  # pixels of a side, and images of a batch
+PLANNED = 8  # images of a batch where an engine plans its memory for the largest; a side is then twice the longest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,17 +30,20 @@ class Sizes:
     own: tuple[int, int]
     step: int = 1
     least: int = 1
+    most: int = MOST
+    batch: int = MOST
     fixed: str | None = None  # why the size is not free
 
     def __str__(self) -> str:
         if self.fixed is not None:
             return f"{self.own[0]}x{self.own[1]} alone: {self.fixed}"
         multiples = "any sides" if self.step == 1 else f"any sides that are multiples of {self.step}"
-        return f"{multiples}, from {self.least} pixels on"
+        return f"{multiples}, from {self.least} pixels " + ("on" if self.most == MOST else f"to {self.most}")
 
     def document(self) -> dict[str, Any]:
         """Give it as plain values, for JSON."""
-        return {"own": list(self.own), "free": self.fixed is None, "step": self.step, "least": self.least}
+        free = {"step": self.step, "least": self.least, "most": self.most}
+        return {"own": list(self.own), "free": self.fixed is None, **free}
 
     def tried(self) -> list[tuple[int, int]]:
         """Give the sizes that a file is verified at: its own, another square, a rectangle."""
@@ -51,21 +57,23 @@ class Sizes:
         return max(near if near != side else side + self.step, self.least)
 
 
-def sizes_of(config: ModelConfig, *, fixed: bool) -> Sizes:
-    """Say which sizes a graph of this model can take."""
-    own = config.image_size
+def sizes_of(config: ModelConfig, *, fixed: bool, planned: bool = False) -> Sizes:
+    """Say which sizes a graph of this model can take; `planned` where an engine plans its memory for the largest."""
+    sizes = Sizes(own=config.image_size, batch=PLANNED if planned else MOST)
     if isinstance(config, BiTConfig):
         step, least = 1, 4 * 2 ** (len(config.units) - 1) + 1
     else:
         step = config.stem.stride
         least = LEAST * step
     if fixed:
-        return Sizes(own=own, fixed="so it was asked")
-    if any(side % step for side in own):
-        return Sizes(own=own, fixed=f"its sides are no multiples of the {step} pixels from one patch to the next")
-    if min(own) < least:
-        return Sizes(own=own, fixed=f"a free side is of {least} pixels or more")
-    return Sizes(own=own, step=step, least=least)
+        return replace(sizes, fixed="so it was asked")
+    if any(side % step for side in sizes.own):
+        return replace(sizes, fixed=f"its sides are no multiples of the {step} pixels from one patch to the next")
+    if min(sizes.own) < least:
+        return replace(sizes, fixed=f"a free side is of {least} pixels or more")
+    sizes = replace(sizes, step=step, least=least)
+    largest = max(2 * max(sizes.own), *(side for size in sizes.tried() for side in size))
+    return replace(sizes, most=largest // step * step) if planned else sizes
 
 
 class Program(nn.Module):
@@ -93,10 +101,12 @@ class TwoPassGroupNorm(nn.Module):
 
     def forward(self, features: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
         """Normalise each group of channels."""
-        groups = features.unflatten(1, (self.groups, features.shape[1] // self.groups))  # B g C/g H W
-        centred = groups - groups.mean(dim=(2, 3, 4), keepdim=True)
-        variance = (centred * centred).mean(dim=(2, 3, 4), keepdim=True)
-        normal = (centred * torch.rsqrt(variance + self.epsilon)).flatten(1, 2)
+        batch, height, width = features.shape[0], features.shape[2], features.shape[3]
+        # reshape, since unflatten makes a rule of the sides where a group is one channel
+        groups = features.reshape(batch, self.groups, (features.shape[1] // self.groups) * height * width)
+        centred = groups - groups.mean(dim=2, keepdim=True)
+        variance = (centred * centred).mean(dim=2, keepdim=True)
+        normal = (centred * torch.rsqrt(variance + self.epsilon)).reshape(features.shape)
         return normal * self.weight[:, None, None] + self.bias[:, None, None]
 
 
@@ -116,15 +126,21 @@ def trace(model: Model, sizes: Sizes, *, precision: str, pixels: bool) -> Export
     dtype = torch.float16 if precision == "float16" else torch.float32
     program = Program(plain(model).to(dtype), dtype, pixels=pixels).eval()
     rows, cols = (2 if pixels is False else 1), (3 if pixels is False else 2)
-    free: Mapping[int, Any] = {0: Dim("batch", min=1, max=1 << 16)}
+    free: Mapping[int, Any] = {0: Dim("batch", min=1, max=sizes.batch)}
     height, width = model.config.image_size
     if sizes.fixed is None:
         height, width = sizes.tried()[2]
-        least, most = -(-sizes.least // sizes.step), MOST // sizes.step
+        least, most = -(-sizes.least // sizes.step), sizes.most // sizes.step
         named = [Dim(name, min=least, max=most) for name in ("rows", "cols")]
         free = {**free, rows: sizes.step * named[0], cols: sizes.step * named[1]}
     shape = (2, height, width, model.config.channels) if pixels else (2, model.config.channels, height, width)
     example = torch.zeros(shape, dtype=torch.uint8 if pixels else torch.float32)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch's own workings
-        return torch.export.export(program, (example,), dynamic_shapes=(free,), strict=False)
+        try:
+            return torch.export.export(program, (example,), dynamic_shapes=(free,), strict=False)
+        except Exception as error:  # of many types; a model of one's own may do what no program can
+            raise ConfigError(
+                f"the model cannot be traced: {reason_of(error)}."
+                + (" Where that is of sizes, take fixed_size=True." if sizes.fixed is None else "")
+            ) from error

@@ -5,8 +5,10 @@ import json
 import os
 import threading
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
@@ -24,7 +26,7 @@ from vitrail.files import parse_json
 from vitrail.models import Model
 from vitrail.models.base import check_images
 
-EXPORTED = (".onnx", ".xml", ".pt2")
+EXPORTED = (".onnx", ".xml", ".pt2", ".pte")
 NOTES = "vitrail"  # under which a file says what it is
 FORMAT = "vitrail export 1"
 PACKED_NOTES = "extra/vitrail.json"  # in a file of torch, which is a zip archive
@@ -87,7 +89,14 @@ class EngineModel(Model):
                 )
             levels = unscale(images, self.card.preprocessing).round().clamp(0, 255)
             images = levels.to(torch.uint8).permute(0, 2, 3, 1)
-        found = self.run(images.contiguous())
+        try:
+            found = self.run(images.contiguous())
+        except Exception as error:  # engines raise types of their own
+            shape = "x".join(map(str, images.shape))
+            raise CheckpointError(
+                f"the exported file does not run on images {shape}: {reason_of(error)}. Export it again, "
+                "with fixed_size=True where it is their size."
+            ) from error
         return (found[1], found[0]) if self.config.classes else (found[0], None)
 
     def maps_after(self, images: Tensor, wanted: list[int]) -> dict[int, Tensor]:
@@ -97,12 +106,13 @@ class EngineModel(Model):
 
 def check_size(sizes: Mapping[str, Any], size: tuple[int, int]) -> None:
     """Refuse images of a size that the graph cannot take."""
-    own, step, least = tuple(sizes["own"]), sizes["step"], sizes["least"]
+    own, step, least, most = tuple(sizes["own"]), sizes["step"], sizes["least"], sizes.get("most", max(size))
     if sizes["free"]:
-        if all(side % step == 0 and side >= least for side in size):
+        if all(side % step == 0 and least <= side <= most for side in size):
             return
+        upto = "or more" if max(size) <= most else f"to {most}"
         raise ShapeError(
-            f"the graph takes images whose sides are multiples of {step}, of {least} pixels or more; got "
+            f"the graph takes images whose sides are multiples of {step}, of {least} pixels {upto}; got "
             f"{size[0]}x{size[1]}. Resize them first."
         )
     if size != own:
@@ -134,10 +144,16 @@ def _open(path: Path) -> tuple[Run, str | None]:
     except (VitrailError, MemoryError):
         raise
     except Exception as error:  # engines raise types of their own
-        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
         raise CheckpointError(
-            f"{path} cannot be run: {reason}. Where it was cut short, copy or export it again."
+            f"{path} cannot be run: {reason_of(error)}. Where it was cut short, copy or export it again."
         ) from error
+
+
+def reason_of(error: Exception) -> str:
+    """Give the line of an engine's error that says why, rather than where in its source."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = [line for line in lines if not line.startswith(("Exception from ", "Check '", "While validating "))]
+    return (said or lines or [type(error).__name__])[0][:200].rstrip(".")
 
 
 def read_notes(path: Path, text: str | None) -> tuple[ModelConfig, Card, dict[str, Any]]:
@@ -230,10 +246,46 @@ def open_torch(path: Path) -> tuple[Run, str | None]:
     return run, notes
 
 
+def open_executorch(path: Path) -> tuple[Run, str | None]:
+    """Open a program of ExecuTorch in its runtime, with as many threads as torch has when the first is opened."""
+    with quiet_stderr():  # it reports which files of the system it reads
+        runtime = need("executorch", "executorch.extension.pybindings._C")  # without the compiler, which takes seconds
+        _set_threads(runtime)
+        program = runtime._load_for_executorch(os.fspath(path))
+    most, lock = program.method_meta("forward").input_tensor_meta(0).sizes()[0], threading.Lock()
+    notes = program.run_method(NOTES)[0] if NOTES in program.method_names() else None
+
+    def run(images: Tensor) -> list[Tensor]:
+        with lock:  # its memory is planned for one call at a time, and for so many images
+            parts = [program.forward([part]) for part in images.split(most)]
+        return [torch.cat(each) for each in zip(*parts, strict=True)]
+
+    return run, notes
+
+
+@cache  # once: programs that are open hold the pool
+def _set_threads(runtime: ModuleType) -> None:
+    runtime._unsafe_reset_threadpool(torch.get_num_threads())
+
+
+@contextmanager
+def quiet_stderr() -> Iterator[None]:
+    """Keep what a library's own code prints off the terminal, for a moment."""
+    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
+
+
 ENGINES: dict[str, Callable[[Path], tuple[Run, str | None]]] = {
     ".onnx": open_onnx,
     ".xml": open_openvino,
     ".pt2": open_torch,
+    ".pte": open_executorch,
 }
 
 
