@@ -1,50 +1,81 @@
-"""How fast exported files are: eager float32 of torch against each engine, in turns, on the same threads.
+"""How fast and large exported files are: each engine in turns with eager float32 of torch, on the same threads.
 
-python benchmarks/export.py [--model ViT-B/16] [--threads 2] [--batch 8] [--rounds 5]
+python benchmarks/export.py [--model ViT-B/16] [--threads 2] [--batch 4] [--rounds 5] [--only onnx,torch]
 """
 
 import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import vitrail
-from vitrail.exports.int8 import quantize_graph
+from vitrail.exports.executorch import write_executorch
+from vitrail.exports.int8 import nodes_of, quantize_graph
+from vitrail.exports.layers import evened, layers_called
 from vitrail.exports.onnx import write_onnx
 from vitrail.exports.openvino import write_openvino
+from vitrail.exports.torch_program import write_aotinductor, write_torch
 from vitrail.exports.traced import sizes_of, trace
 from vitrail.models import Model
 from vitrail.runtime.engines import run_file
 
+OUTPUTS = ("logits", "features")
 
-def files_of(model: Model, folder: Path, batch: int) -> dict[str, Path]:
-    """Write the graphs of a model: float32 and int8, for both engines."""
-    program = trace(model, sizes_of(model.config, fixed=False), precision="float32", pixels=False)
-    plain, small = folder / "float32.onnx", folder / "int8.onnx"
-    write_onnx(program, plain, outputs=("logits", "features"), pixels=False)
-    layers = sum(isinstance(part, torch.nn.Linear) for part in model.modules())
+
+def files_of(model: Model, folder: Path, only: str) -> Iterator[tuple[str, Path]]:
+    """Write the files of a model, as `vitrail export` does, without looking at what they give."""
     images = [torch.randn(4, 3, *model.config.image_size) for _ in range(2)]
-    quantize_graph(plain, small, images, [], layers)
-    found = {"onnx float32": plain, "onnx int8": small}
-    for name, path in list(found.items()):
-        made = path.with_suffix(".xml")
-        write_openvino(path, made, precision="float32")
-        found[name.replace("onnx", "openvino")] = made
-    return found
+    smooth = evened(model, images)
+    sizes = sizes_of(model.config, fixed=False)
+    programs = {each: trace(model, sizes, precision=each, pixels=False) for each in ("float32", "float16")}
+    for precision, program in programs.items():
+        if "onnx" in only or "openvino" in only:
+            path = folder / f"{precision}.onnx"
+            write_onnx(program, path, outputs=OUTPUTS, pixels=False)
+            yield f"onnx {precision}", path
+        if "torch" in only:
+            write_torch(program, path := folder / f"{precision}.pt2")
+            yield f"torch {precision}", path
+    if "onnx" in only or "openvino" in only:
+        even, small = folder / "even.onnx", folder / "int8.onnx"
+        write_onnx(trace(smooth, sizes, precision="float32", pixels=False), even, outputs=OUTPUTS, pixels=False)
+        layers = [layer.weight for _, layer in layers_called(smooth, images[0])]
+        quantize_graph(even, small, images, nodes_of(even, layers))
+        yield "onnx int8", small
+    if "openvino" in only:
+        for precision, graph in (("float32", "float32"), ("float16", "float32"), ("int8", "int8")):
+            path = folder / f"openvino-{precision}.xml"
+            write_openvino(folder / f"{graph}.onnx", path, precision=precision)
+            yield f"openvino {precision}", path
+    if "aotinductor" in only:
+        write_aotinductor(programs["float32"], path := folder / "compiled.pt2")
+        yield "aotinductor", path
+    if "executorch" in only and find_spec("executorch"):
+        planned = sizes_of(model.config, fixed=False, planned=True)
+        program = trace(model, planned, precision="float32", pixels=False)
+        write_executorch(program, path := folder / "phone.pte", notes={})
+        yield "executorch", path
+
+
+def size_of(path: Path) -> float:
+    """Give the megabytes of a file; OpenVINO's weights are in one beside it."""
+    return sum(each.stat().st_size for each in (path, path.with_suffix(".bin")) if each.exists()) / 1e6
 
 
 def main() -> None:
-    """Print images a second of each, and how many times eager float32 that is."""
+    """Print images a second of each, how many times eager float32 that is, and the size."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="ViT-B/16")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="onnx,torch,openvino,aotinductor,executorch")
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
     boxed = asked.model.startswith("vitrail-")
@@ -56,25 +87,21 @@ def main() -> None:
             return model(batch)
 
     with tempfile.TemporaryDirectory() as folder:
-        files = files_of(model, Path(folder), asked.batch)
         runs: dict[str, Callable[[torch.Tensor], Any]] = {"eager float32": eager}
-        runs |= {name: run_file(path) for name, path in files.items()}
-        taken: dict[str, list[float]] = {name: [] for name in runs}
+        sizes, taken = dict[str, float](), dict[str, list[float]]()
+        for name, path in files_of(model, Path(folder), asked.only):
+            runs[name], sizes[name] = run_file(path), size_of(path)
         for turn in range(asked.rounds + 1):
             for name, run in runs.items():
                 begun = time.perf_counter()
                 run(images)
-                taken[name] += [time.perf_counter() - begun] if turn else []
-        sizes = {name: sum(each.stat().st_size for each in path.parent.glob(path.stem + path.suffix[:1] + "*")
-                           if each.suffix in ((".xml", ".bin") if path.suffix == ".xml" else (".onnx",)))
-                 for name, path in files.items()}  # fmt: skip
-    first = statistics.median(taken["eager float32"])
+                taken[name] = taken.get(name, []) + ([time.perf_counter() - begun] if turn else [])
     print(f"{asked.model}, {asked.threads} threads, batch {asked.batch}, median of {asked.rounds} rounds in turns")  # noqa: T201
     for name, seconds in taken.items():
-        each = statistics.median(seconds)
-        ratios = statistics.median(one / other for one, other in zip(taken["eager float32"], seconds, strict=True))
-        size = f"{sizes[name] / 1e6:8.1f} MB" if name in sizes else ""
-        print(f"{name:18} {asked.batch / each:8.1f} images/s  {ratios:5.2f}x {first / each:5.2f}x {size}")  # noqa: T201
+        ratios = [one / other for one, other in zip(taken["eager float32"], seconds, strict=True)]
+        speed = f"{asked.batch / statistics.median(seconds):8.1f} images/s  {statistics.median(ratios):5.2f} times"
+        spread = f"({min(ratios):.2f} to {max(ratios):.2f})"
+        print(f"{name:18} {speed} {spread:16} {sizes.get(name, 0):8.1f} MB")  # noqa: T201
 
 
 if __name__ == "__main__":

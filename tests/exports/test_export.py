@@ -4,14 +4,13 @@ import io
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import jaxtyping
 import numpy as np
 import pytest
 import torch
-from families import family
+from families import family, images_for
 from PIL import Image
 from starlette.testclient import TestClient
 
@@ -304,15 +303,46 @@ def test_pixels_in_and_half_precision_give_nearly_the_same(untyped: None, tmp_pa
 
 
 @pytest.mark.slow
-def test_int8_stays_near_and_says_what_it_costs(untyped: None, tmp_path: Path) -> None:
-    model = replace_names(small())
-    made = vitrail.export(model, out=tmp_path / "int8.onnx", precision="int8", calibrate="sample", loss=5)
+@pytest.mark.parametrize("to", ["onnx", "openvino"])
+def test_int8_stays_near_and_says_what_it_costs(untyped: None, tmp_path: Path, to: str) -> None:
+    pytest.importorskip("openvino")
+    model = small()
+    path = tmp_path / f"int8{SUFFIX[to]}"
+    made = vitrail.export(model, to=to, out=path, precision="int8", calibrate="sample", loss=5)
     assert made.quantized is not None
     assert made.quantized.loss <= 5
-    assert made.quantized.images == 1000 or not made.quantized.labeled
-    assert "points lost" in str(made)
+    assert made.quantized.images == 1000
+    assert not made.quantized.labeled
+    assert "answers that stay the same" in str(made)
+    images = images_for(model, batch=4)
+    with torch.no_grad():
+        torch.testing.assert_close(open_engine(path)(images), model(images), atol=0.05, rtol=0)
 
 
-def replace_names(model: Model) -> Model:
-    model.card = replace(model.card, class_names=None)
-    return model
+@pytest.mark.slow
+def test_int8_is_in_the_products_alone_of_every_family(untyped: None, tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    for name, products in (("bit", 13), ("hybrid", 18), ("cosines", 10)):
+        made = vitrail.export(FAMILIES[name], out=tmp_path / f"{name}.onnx", precision="int8", loss=100)
+        assert made.quantized is not None
+        assert (made.quantized.layers, made.quantized.kept) == (products, ())
+        graph = onnx.load(made.path).graph
+        rounded = {node.output[0] for node in graph.node if node.op_type == "DequantizeLinear"}
+        read = [node.op_type for node in graph.node if rounded & {*node.input}]
+        assert {*read} <= {"MatMul", "Gemm", "Conv"}
+        assert len(read) == products
+        sizes = [(entry.data_type, len(entry.raw_data)) for entry in graph.initializer]
+        int8 = sum(size for kind, size in sizes if kind == onnx.TensorProto.INT8)
+        assert int8 > 0.2 * sum(size for _, size in sizes)
+
+
+@pytest.mark.slow
+def test_layers_go_back_to_float32_until_the_loss_is_met(untyped: None, tmp_path: Path) -> None:
+    model = small()
+    with torch.no_grad():
+        model.blocks[0].mlp.contract.weight[:, 3] *= 1000  # pyright: ignore[reportIndexIssue, reportAttributeAccessIssue]
+    made = vitrail.export(model, out=tmp_path / "int8.onnx", precision="int8", loss=0.05)
+    assert made.quantized is not None
+    assert made.quantized.loss <= 0.05
+    assert made.quantized.kept
+    assert 0 < len(made.quantized.kept) < made.quantized.layers

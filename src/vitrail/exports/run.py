@@ -11,6 +11,8 @@ from vitrail.checkpoint.load import of_run
 from vitrail.config.export import EXTRA, OPTIONS, SUFFIX, read_export
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.exports.int8 import Calibrating, Quantized
+from vitrail.exports.layers import evened
+from vitrail.exports.openvino import note_openvino, write_openvino
 from vitrail.exports.traced import Sizes, sizes_of, trace
 from vitrail.exports.verify import Verified, verify
 from vitrail.files import check_writable, home_path, staged
@@ -156,12 +158,14 @@ class _Plan:
 
 def _write(plan: _Plan, path: Path, calibrating: Calibrating | None) -> tuple[Verified | None, Quantized | None]:
     """Write the file under a hidden name, compare it with the model, and let it say what was found."""
-    from vitrail.exports import executorch, onnx, openvino, torch_program
+    from vitrail.exports import executorch, onnx, torch_program
 
     traced_in = "float16" if plan.precision == "float16" and plan.target != "openvino" else "float32"
+    images = [] if calibrating is None else calibrating.images(plan.model)
+    model = evened(plan.model, images) if images else plan.model
     with plan.report.working("tracing the model"):
-        program = trace(plan.model, plan.sizes, precision=traced_in, pixels=plan.pixels)
-    quantized = None
+        program = trace(model, plan.sizes, precision=traced_in, pixels=plan.pixels)
+    graph, quantized = path.with_suffix(".onnx"), None
     with plan.report.working(f"writing {plan.target}"):
         match plan.target:
             case "torch":
@@ -171,19 +175,18 @@ def _write(plan: _Plan, path: Path, calibrating: Calibrating | None) -> tuple[Ve
             case "executorch":
                 executorch.write_executorch(program, path, notes=plan.notes({}))
             case _:
-                graph = path.with_suffix(".onnx")
                 onnx.write_onnx(program, graph, outputs=plan.outputs, pixels=plan.pixels)
     if calibrating is not None:
-        graph = path.with_suffix(".onnx")
-        quantized = calibrating.quantize(plan.model, graph, lambda made: _opened(plan, made), plan.report)
+        quantized = calibrating.quantize(
+            (plan.model, model), images, graph, lambda made: _run_graph(plan, made, path), plan.report
+        )
+    elif plan.target == "openvino":
+        write_openvino(graph, path, precision=plan.precision)
     if plan.target == "openvino":
-        openvino.write_openvino(path.with_suffix(".onnx"), path, precision=plan.precision)
-        path.with_suffix(".onnx").unlink()
+        graph.unlink()
     with plan.report.working("comparing it with the model"):
         engine = _opened(plan, path)
         verified = verify(plan.model, engine, plan.sizes.tried(), plan.precision)
-        if quantized is not None and plan.target == "openvino":
-            quantized = calibrating.measure(plan.model, engine, quantized, plan.report) if calibrating else quantized
     del engine  # which holds the file open
     said: dict[str, Any] = {"verified": vars(verified)}
     said |= {} if quantized is None else {"int8": quantized.document()}
@@ -191,12 +194,22 @@ def _write(plan: _Plan, path: Path, calibrating: Calibrating | None) -> tuple[Ve
         case "onnx":
             onnx.note_onnx(path, plan.notes(said))
         case "openvino":
-            openvino.note_openvino(path, plan.notes(said))
+            note_openvino(path, plan.notes(said))
         case "executorch":
             executorch.note_executorch(path, plan.notes(said), plan.notes({}))
         case _:
             torch_program.note_torch(path, plan.notes(said))
     return verified, quantized
+
+
+def _run_graph(plan: _Plan, graph: Path, path: Path) -> EngineModel:
+    """Open a graph in the engine that it is for, where OpenVINO writes its own files of it."""
+    if plan.target != "openvino":
+        return _opened(plan, graph)
+    for each in _written(path, plan.target):
+        each.unlink(missing_ok=True)  # what an engine has open stays as it is
+    write_openvino(graph, path, precision=plan.precision)
+    return _opened(plan, path)
 
 
 def _opened(plan: _Plan, path: Path) -> EngineModel:

@@ -15,8 +15,9 @@ from vitrail.config import BiTConfig, ModelConfig
 from vitrail.data.transforms.finish import scale
 from vitrail.errors import ConfigError
 from vitrail.models import Model
-from vitrail.runtime.folded import fold_filters
+from vitrail.models.base import SHORTEST, CosineHead
 from vitrail.runtime.engines import reason_of
+from vitrail.runtime.folded import fold_filters
 
 LEAST = 2  # patches on a side of a graph whose size is free: a side of one would be taken for a constant
 MOST = 1 << 16  # pixels of a side, and images of a batch
@@ -91,6 +92,21 @@ class Program(nn.Module):
         return tuple(output.float() for output in (logits, features) if output is not None)
 
 
+class FixedCosines(nn.Module):
+    """A classifier by cosines whose directions are brought to their length once, the scale among it."""
+
+    def __init__(self, head: CosineHead) -> None:
+        super().__init__()
+        directions = nn.functional.normalize(head.directions.weight.detach(), dim=1, eps=SHORTEST)
+        self.directions = nn.Linear(directions.shape[1], directions.shape[0], bias=False)
+        self.directions.weight = nn.Parameter(head.scale * directions, requires_grad=False)
+
+    def forward(self, representation: Float[Tensor, "B D"]) -> Float[Tensor, "B K"]:
+        """Logits."""
+        exact = nn.functional.normalize(representation.float(), dim=1, eps=SHORTEST)
+        return self.directions(exact.to(representation.dtype))
+
+
 class TwoPassGroupNorm(nn.Module):
     """GroupNorm by its mean and then its variance: an engine's own may take both from one sum, and lose digits."""
 
@@ -118,6 +134,8 @@ def plain(model: Model) -> Model:
         for name, child in parent.named_children():
             if isinstance(child, nn.GroupNorm):
                 setattr(parent, name, TwoPassGroupNorm(child))
+            elif isinstance(child, CosineHead):
+                setattr(parent, name, FixedCosines(child))
     return made
 
 
