@@ -59,7 +59,7 @@ def read_export(to: str, precision: str | None, loss: float | None, *, calibrate
     if chosen not in able:
         one_of("precision", chosen, ("float32", "float16", "int8"))
         raise ConfigError(f"{target} is written in {' or '.join(able)}; got precision={chosen}.")
-    if target != "html" and chosen != "int8":
+    if chosen != "int8":
         for name, given in (("calibrate", calibrates), ("loss", loss is not None)):
             if given:
                 raise ConfigError(f"{name} is of precision=int8; got precision={chosen}. Leave {name} out.")

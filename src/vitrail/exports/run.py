@@ -13,6 +13,7 @@ from vitrail.errors import CheckpointError, ConfigError
 from vitrail.exports.int8 import Calibrating, Quantized
 from vitrail.exports.layers import evened
 from vitrail.exports.openvino import note_openvino, write_openvino
+from vitrail.exports.page_weights import Rounded
 from vitrail.exports.traced import Sizes, sizes_of, trace
 from vitrail.exports.verify import Verified, verify
 from vitrail.files import check_writable, home_path, staged
@@ -43,8 +44,9 @@ class Exported:
     outputs: tuple[str, ...]
     input: str
     sizes: Sizes | None
-    verified: Verified | None  # None of a page, which is verified as it is written
+    verified: Verified | None  # None of a page
     quantized: Quantized | None = None
+    rounded: Rounded | None = None  # of a page: how its weights are kept
 
     def document(self) -> dict[str, Any]:
         """Give it as plain values, for JSON."""
@@ -53,6 +55,7 @@ class Exported:
         found["sizes"] = None if self.sizes is None else {**self.sizes.document(), "words": str(self.sizes)}
         found["verified"] = None if self.verified is None else vars(self.verified)
         found["int8"] = None if self.quantized is None else self.quantized.document()
+        found["rounded"] = None if self.rounded is None else self.rounded.document()
         return found
 
     def __str__(self) -> str:
@@ -69,6 +72,8 @@ class Exported:
             )
         if self.quantized is not None:
             lines += [f"  {line}" for line in str(self.quantized).splitlines()]
+        if self.rounded is not None:
+            lines.append(f"  {self.rounded}")
         return harmless("\n".join(lines))
 
 
@@ -114,7 +119,7 @@ def export(
     if next(opened.parameters()).device.type != "cpu":
         raise ConfigError("the model is exported from the CPU. Move it first: model.cpu().")
     if target == "html":
-        return _write_page(opened, path, precision)
+        return _write_page(opened, path, precision, calibrate, loss, report)
     if precision == "int8" and (with_preprocessing or not opened.config.classes):
         what = "a model without a classifier: its loss cannot be measured" if not with_preprocessing else "pixels"
         raise ConfigError(f"int8 is not written of {what}. Take precision=float32.")
@@ -217,13 +222,14 @@ def _opened(plan: _Plan, path: Path) -> EngineModel:
     return EngineModel(run_file(path), plan.model.config, plan.model.card, plan.notes({}), b"")
 
 
-def _write_page(model: Model, path: Path, precision: str) -> Exported:
+def _write_page(
+    model: Model, path: Path, precision: str, calibrate: object, loss: float | None, report: Reporter
+) -> Exported:
     from vitrail.exports.html import write_html
 
-    made = write_html(model, path, precision=precision)
-    size = Path(made).stat().st_size
-    shape = {"outputs": ("logits",), "input": "images", "sizes": None, "verified": None}
-    return Exported(path=Path(made), to="html", precision=precision, bytes=size, **shape)
+    found = write_html(model, path, precision=precision, calibrate=calibrate, loss=loss, report=report)
+    shape = {"outputs": ("logits",), "input": "images", "sizes": None, "verified": None, "rounded": found}
+    return Exported(path=path, to="html", precision=precision, bytes=path.stat().st_size, **shape)
 
 
 def _usual_name(name: str) -> str:

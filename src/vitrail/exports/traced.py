@@ -15,7 +15,7 @@ from vitrail.config import BiTConfig, ModelConfig
 from vitrail.data.transforms.finish import scale
 from vitrail.errors import ConfigError
 from vitrail.models import Model
-from vitrail.models.base import SHORTEST, CosineHead
+from vitrail.models.heads import SHORTEST, CosineHead
 from vitrail.runtime.engines import reason_of
 from vitrail.runtime.folded import fold_filters
 
