@@ -94,7 +94,8 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with chromium("--use-fake-device-for-media-stream") as opened:
+    gpu = ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader")  # one that is computed by the processor
+    with chromium("--use-fake-device-for-media-stream", *gpu) as opened:
         yield opened
 
 
@@ -209,6 +210,37 @@ def test_where_maps_would_take_too_much_a_patchs_own_is_left_out(visit: Visit) -
     ]
     page.check("[value=pooled]")
     assert "the class token gives" in readout(page)
+
+
+def on_a_card(text: str) -> str:
+    """Let a page take any card, also one that is computed by the processor, and slower than plain JavaScript."""
+    return text.replace("/software|swiftshader|llvmpipe/i", "/none/").replace(
+        "end - start > plainEnd - plainStart", "false"
+    )
+
+
+@in_browser
+@pytest.mark.parametrize("kind", ["token", "mean"])
+def test_a_graphics_card_gives_the_same_and_plain_javascript_takes_over_where_it_fails(visit: Visit, kind: str) -> None:
+    model = MODELS[kind]()
+    page = visit(model, change=on_a_card)
+    if not page.evaluate("async () => Boolean(await navigator.gpu?.requestAdapter())"):
+        pytest.skip("this Chromium has no WebGPU")
+    page.wait_for_function("() => multiplyElsewhere !== null")
+    shares = shares_of(model, model.preprocess(FILES["large.jpg"]))
+    assert ask(page, "large.jpg")["shares"] == pytest.approx(shares.tolist(), abs=2e-5)
+    assert page.evaluate("() => multiplyElsewhere !== null")
+    page.evaluate("() => { GPUQueue.prototype.submit = () => { throw new Error('lost'); }; }")
+    assert ask(page, "large.jpg")["shares"] == pytest.approx(shares.tolist(), abs=2e-5)
+    assert page.evaluate("() => multiplyElsewhere === null")
+
+
+@in_browser
+@pytest.mark.parametrize("flaw", ["sum -= partOfA", "sum += 1.0001 * partOfA"])
+def test_a_card_that_gives_other_numbers_is_not_taken(visit: Visit, flaw: str) -> None:
+    page = visit(MODELS["token"](), change=lambda text: on_a_card(text).replace("sum += partOfA", flaw))
+    page.evaluate("tryCard")
+    assert page.evaluate("() => multiplyElsewhere === null")
 
 
 @in_browser

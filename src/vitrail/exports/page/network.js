@@ -4,6 +4,7 @@ const GROUP = 32; // whole numbers of a weight that share a factor
 const TURN = 40; // milliseconds of work, after which the page may do something else
 
 let given; // what the page says of the model: sizes, weights by name, preprocessing
+let multiplyElsewhere = null; // on a graphics card, where there is one that gives the same
 let rested = 0; // when
 const held = new Map(); // by name, as numbers
 
@@ -80,7 +81,8 @@ async function rest() {
 
 async function linear(input, rows, name) {
   const [, , outputs, inputs] = given.weights[`${name}.weight`];
-  const out = await multiplyHere(input, rows, held.get(`${name}.weight`), outputs, inputs);
+  const work = multiplyElsewhere ?? multiplyHere;
+  const out = await work(input, rows, held.get(`${name}.weight`), outputs, inputs);
   const bias = held.get(`${name}.bias`);
   for (let at = 0; bias && at < out.length; at += 1) out[at] += bias[at % outputs];
   return out;

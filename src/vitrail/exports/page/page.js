@@ -55,3 +55,4 @@ startViewer();
 listenToFiles();
 listenToCamera();
 const ready = readWeights();
+ready.then(tryCard);
