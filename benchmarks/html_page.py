@@ -38,6 +38,7 @@ def main() -> None:
     reader = argparse.ArgumentParser(description=__doc__)
     reader.add_argument("--model", default="vitrail-ti8")
     reader.add_argument("--precision", default="float16")
+    reader.add_argument("--loss", type=float, help="of int8: points that it may lose")
     reader.add_argument("--data", action="append", default=[])
     reader.add_argument("--images", type=int, default=100)
     arguments = reader.parse_args()
@@ -45,8 +46,9 @@ def main() -> None:
     images = chosen(arguments.data or ["sample"], arguments.images)
     odd = odd_ones(next(iter(images.values())))
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        path = write_html(model, Path(folder) / "model.html", precision=arguments.precision)
-        print(f"{arguments.model}, {arguments.precision}: {path.stat().st_size / 1e6:.1f} MB")  # noqa: T201
+        path = Path(folder) / "model.html"
+        found = write_html(model, path, precision=arguments.precision, loss=arguments.loss)
+        print(f"{arguments.model}: {path.stat().st_size / 1e6:.1f} MB, {found}")  # noqa: T201
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page, troubles = browser.new_page(), []
         page.on("console", lambda message: troubles.append(message.text))
@@ -116,6 +118,7 @@ def odd_ones(data: bytes) -> dict[str, bytes]:
         "900x700-444.jpg": encoded(wide, "JPEG", quality=90, subsampling=0),
         "900x700.png": encoded(wide, "PNG"),
         "903x701.jpg": encoded(picture.resize((903, 701), Image.Resampling.BICUBIC), "JPEG", quality=90),
+        "several.jpg": encoded(wide, "MPO", save_all=True, append_images=[picture]),
         "progressive.jpg": encoded(wide, "JPEG", progressive=True),
         "large.jpg": encoded(large_photo, "JPEG", quality=90),
         "large-turned.jpg": encoded(large_photo, "JPEG", quality=90, exif=turned),
