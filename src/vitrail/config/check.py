@@ -107,6 +107,7 @@ def bounded(words: str, fits: Callable[[float], bool]) -> Check:
 positive = bounded("positive", lambda found: found > 0)
 not_negative = bounded("at least 0", lambda found: found >= 0)
 rate = bounded("at least 0 and under 1", lambda found: 0 <= found < 1)  # a probability that leaves something
+merging_share = bounded("over 0 and under 1: a share of the patches", lambda found: 0 < found < 1)  # token_merging
 share = bounded("from 0 to 1", lambda found: 0 <= found <= 1)  # none and all of a whole included
 
 

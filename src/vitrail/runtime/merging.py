@@ -1,0 +1,120 @@
+"""A ViT that merges tokens on its way (Bolya et al., 2023): faster, and nearly the same answers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitrail.config import BiTConfig, Grid, ViTConfig
+from vitrail.config.check import merging_share
+from vitrail.config.positions import RelativePositions
+from vitrail.errors import ConfigError
+from vitrail.models import Model, ViT
+from vitrail.models.encoder import Block
+from vitrail.ops.merging import match_tokens, merge_tokens, merging_schedule, proportional_attention
+
+PLAIN = "Leave token_merging out."
+
+
+class MergedModel(Model):
+    """A ViT whose layers merge a share of its patches; called alike, for its representation and its logits alone."""
+
+    merging: Tensor  # tokens that each layer merges at the model's own size; rows that are kept hang on it
+
+    def __init__(self, plain: Model, share: float) -> None:
+        super().__init__()
+        self.plain, self.share = check_merging(plain, share), share
+        self.config, self.card, self.layers = plain.config, plain.card, plain.layers
+        self.trained_on = plain.trained_on
+        self.register_buffer("merging", torch.tensor(self.schedule(self.plain.config.grid)))
+
+    def schedule(self, grid: Grid) -> tuple[int, ...]:
+        """How many tokens each layer merges at this grid."""
+        return merging_schedule(grid[0] * grid[1], self.layers, self.share)
+
+    def said(self) -> dict[str, Any]:
+        """Say what is merged, for documents."""
+        return {"token_merging": self.share, "tokens_merged": self.merging.tolist()}
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Tensor:
+        """Logits; of a model without a classifier, its representation."""
+        features, logits = self.outputs(images)
+        return features if logits is None else logits
+
+    def outputs(self, images: Float[Tensor, "B C H W"]) -> tuple[Tensor, Tensor | None]:
+        """What the linear classifier reads, and its logits."""
+        features = self.represent(images)
+        return features, self.plain.head(features) if self.config.classes else None
+
+    def represent(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B R"]:
+        """What the linear classifier reads; a mean counts each token as often as it stands for patches."""
+        plain, leading = self.plain, self.plain.config.class_tokens
+        tokens, schedule = plain.embed(images), self.schedule(plain.grid_of(images))
+        sizes = torch.ones(tokens.shape[:2], device=tokens.device)  # patches that each token stands for
+        for layer, block in enumerate(plain.blocks):
+            alone = leading > 0 and layer == len(plain.blocks) - 1  # of the last layer the class token alone is read
+            tokens, sizes = merging_block(block, tokens, sizes, schedule[layer], leading, alone=alone)
+        tokens = plain.norm(tokens)
+        if plain.config.pooling == "mean":
+            shares = sizes / sizes.sum(dim=1, keepdim=True)
+            tokens = torch.einsum("bt,btd->bd", shares.to(tokens.dtype), tokens)[:, None]
+        return plain.read_out(tokens)
+
+    def tokens(self, images: Tensor) -> Tensor:
+        """Refuse: tokens that were merged are no longer those of patches."""
+        raise ConfigError(f"merged tokens have no places in the image. {PLAIN}")
+
+    def maps_after(self, images: Tensor, wanted: list[int]) -> dict[int, Tensor]:
+        """Refuse, for the same reason."""
+        return {0: self.tokens(images)}
+
+    def attention_maps(
+        self, images: Tensor, layers: int | Sequence[int] | None = None, queries: slice = slice(None)
+    ) -> list[Tensor]:
+        """Refuse, for the same reason."""
+        return [self.tokens(images)]
+
+
+def merging_block(
+    block: Block, tokens: Tensor, sizes: Float[Tensor, "B T"], count: int, leading: int, *, alone: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Eqs. 2 and 3, and between them so many patches' tokens merged; `alone` gives the first token alone."""
+    query, key, value = block.attention.project(block.attention_input(tokens))
+    if alone:
+        query, tokens = query[:, :, :1], tokens[:, :1]
+    mixed = proportional_attention(query, key, value, sizes).transpose(1, 2).flatten(2)
+    tokens = tokens + block.attention_scale(block.attention.out(mixed))
+    if count and not alone:
+        tokens, sizes = merge_patches(block, tokens, sizes, count, leading)
+    return tokens + block.mlp_scale(block.mlp(block.mlp_norm(tokens))), sizes
+
+
+def merge_patches(
+    block: Block, tokens: Tensor, sizes: Float[Tensor, "B T"], count: int, leading: int
+) -> tuple[Tensor, Tensor]:
+    """Merge so many tokens of patches by what the MLP reads of them; the class token stays first and alone."""
+    first, patches = tokens[:, :leading], tokens[:, leading:]
+    matches = match_tokens(block.mlp_norm(patches), sizes[:, leading:], count)
+    patches, grown = merge_tokens(patches, sizes[:, leading:], matches)
+    return torch.cat([first, patches], dim=1), torch.cat([sizes[:, :leading], grown], dim=1)
+
+
+def check_merging(model: Model, share: float) -> ViT:
+    """Refuse a model whose tokens cannot be merged, and a share that is none, before anything is computed."""
+    merging_share("token_merging", share)
+    if not isinstance(model, ViT):
+        what = "a BiT has none" if isinstance(model.config, BiTConfig) else "what runs this model does not give them"
+        raise ConfigError(f"token_merging merges the tokens of a Vision Transformer, and {what}. {PLAIN}")
+    config: ViTConfig = model.config
+    reasons = {
+        "its axial attention runs along rows and columns of the grid": config.attention == "axial",
+        "its tokens see only those before them": config.causal,
+        "its norms come after the sums": config.norm == "post",
+        "its relative positions are of pairs of patches": isinstance(config.positions, RelativePositions),
+        "its positions are added before every layer": getattr(config.positions, "at", "stem") != "stem",
+    }
+    if found := [reason for reason, holds in reasons.items() if holds]:
+        raise ConfigError(f"this model's tokens cannot be merged: {found[0]}. {PLAIN}")
+    return model
