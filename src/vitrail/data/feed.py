@@ -249,7 +249,7 @@ class _Reader(Dataset[Batch]):
             except ImageError as error:
                 skipped.append(Skip(sample, self.source.name(sample), str(error)))
         batch = Batch(
-            images=torch.stack(images) if images else torch.empty(0, *self.shape, dtype=torch.uint8),
+            **(getattr(self.transform, "join", None) or self._stack)(images),  # a transform to several shapes has one
             labels=torch.from_numpy(self.source.labels_of(samples[kept])),
             samples=torch.from_numpy(samples[kept]),
             places=torch.from_numpy(places[kept]),
@@ -259,6 +259,9 @@ class _Reader(Dataset[Batch]):
             skipped=tuple(skipped),
         )
         return batch if self.after is None else self.after(batch)
+
+    def _stack(self, images: list[Tensor]) -> dict[str, Any]:
+        return {"images": torch.stack(images) if images else torch.empty(0, *self.shape, dtype=torch.uint8)}
 
     def _at_once(self, wanted: BatchIndices) -> Batch:
         """Read pixels of one size, a batch at a time; what is cropped later says its boxes."""

@@ -49,6 +49,7 @@ class Batch(NamedTuple):
     skipped: tuple[Skip, ...]
     targets: Tensor | None = None  # B K: shares of the classes, where the images are finished
     boxes: Places | None = None  # B 4: what of each image is taken, where they are whole yet
+    grids: Places | None = None  # B 2: rows and columns of each image, where images are all their patches: N PPC
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.config.check import one_of, rate, whole
-from vitrail.data.feed import Loader, evaluation_feed
+from vitrail.data.aspect import aspect_feed
+from vitrail.data.feed import Loader, Reading, evaluation_feed
 from vitrail.data.source import Skip, Source, Subset
 from vitrail.errors import DataError
 from vitrail.models import Model
 from vitrail.runtime.machine import Group, one_thread, usual_workers
+from vitrail.runtime.packing import PackedModel
 from vitrail.runtime.reporter import SILENT, Reporter
 
 OutputFunction = Callable[[Model, Tensor, Tensor], Mapping[str, Tensor]]  # from images and labels to a row for each
@@ -81,17 +83,18 @@ class Outputs:
 def feed_of(model: Model, source: Source, options: InferenceOptions, lane: int = 0, lanes: int = 1) -> Loader:
     """Feed a model every image of a source once, as its card says: this process's, or those of one of its lanes."""
     group = options.group
-    feed = evaluation_feed(
-        source,
-        model.config.image_size,
+    reading = Reading(
         batch=options.batch_size * group.world_size * lanes,
-        preprocessing=model.card.preprocessing,
-        channels=model.config.channels,
         workers=options.workers,
         rank=group.rank * lanes + lane,
         ranks=group.world_size * lanes,
         device=group.device,
     )
+    prepared: dict[str, Any] = {"preprocessing": model.card.preprocessing, "channels": model.config.channels}
+    if isinstance(model, PackedModel):
+        feed = aspect_feed(source, model.patch, model.patches, **prepared, **reading)
+    else:
+        feed = evaluation_feed(source, model.config.image_size, **prepared, **reading)
     feed.bad_image_limit = options.bad_image_limit  # 1 where the caller checks it
     return feed
 
@@ -182,8 +185,11 @@ def _outputs_of_lane(
             break
         skipped += batch.skipped
         if len(batch.labels):
+            asked = model
+            if isinstance(model, PackedModel) and batch.grids is not None:
+                asked = model.at(batch.grids.tolist())
             with torch.inference_mode(), torch.autocast(batch.images.device.type, torch.bfloat16, enabled=bfloat16):
-                rows = compute(model, batch.images, batch.labels)
+                rows = compute(asked, batch.images, batch.labels)
             for name, value in rows.items():
                 values.setdefault(name, []).append(value.float().cpu() if value.is_floating_point() else value.cpu())
             samples.append(batch.samples)
