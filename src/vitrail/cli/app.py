@@ -54,6 +54,7 @@ GROUPS = {"data": "Check a data set, or pack it into arrays."}
 # Options of earlier versions and of other programs, without their dashes: they work, and no help shows them.
 WORDS = {"limit": "bad-image-limit", "neighbours": "knn", "output-dir": "out", "output": "out", "topk": "top"}
 WORDS |= {"num-workers": "workers", "dataloader-num-workers": "workers", "img-size": "image-size"}
+WORDS |= {"keep-aspect": "keep-aspect-ratio", "preserve-aspect-ratio": "keep-aspect-ratio", "tome": "token-merging"}
 WORDS |= {"std": "deviation", "crop-pct": "crop-share"}
 # Commands of other programs, and what does that here.
 OTHERS = {"train": "finetune", "fit": "finetune", "eval": "evaluate", "test": "evaluate", "validate": "evaluate"}

@@ -13,6 +13,7 @@ from vitrail.cli.options import (
     Batch,
     Device,
     Json,
+    Merging,
     Precision,
     Quiet,
     Said,
@@ -37,6 +38,14 @@ Embed = Annotated[
     str | None, option("Write features, .npy (N x D) or .parquet (with names), instead of the table.", metavar="FILE")
 ]
 Size = Annotated[str | None, option("Of the images.", metavar="SIDE|HxW", default="the model's own")]
+Aspect = Annotated[
+    bool,
+    option(
+        "Read each image whole, in its own shape, in at most as many patches as the image size has; images are packed "
+        "in one sequence. ViTs alone.",
+        "--keep-aspect-ratio",
+    ),
+]
 
 
 @with_options_of(preparing)
@@ -47,6 +56,8 @@ def predict(
     csv: Csv = None,
     embed: Embed = None,
     image_size: Size = None,
+    keep_aspect_ratio: Aspect = False,
+    token_merging: Merging = None,
     batch_size: Batch = None,
     workers: Workers = None,
     device: Device = None,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vitrail.config.check import check_field, number
+from vitrail.config.check import check_field, merging_share, number, truth
 from vitrail.config.fields import hints, parts_of, read_settings
 from vitrail.config.model import ViTConfig
 from vitrail.config.name_tables import is_table
@@ -62,6 +62,7 @@ def check_usage(verb: str, given: Mapping[str, Any]) -> None:
         measured = verb == "evaluate" and str(given.get("preprocessing")).lower() == MEASURE
         read_preprocessing({**given, "preprocessing": None} if measured else given)
         check_layout(given.get("layout", LAYOUTS[0]))
+        check_passes(given)
     weights = given.get("path" if verb == "describe" else "source")
     for name in (model if verb in TRAINED else None, given.get("against"), weights):
         if isinstance(name, str):
@@ -80,6 +81,22 @@ def check_minutes(minutes: float | None, fields: Mapping[str, Any]) -> None:
         raise ConfigError(f"minutes must be more than 0; got {minutes:g}.")
     if given := sorted({"steps", "epochs"} & fields.keys()):
         raise ConfigError(f"a run's length is given twice: minutes and {' and '.join(given)}. Give one.")
+
+
+def check_passes(given: Mapping[str, Any]) -> None:
+    """Refuse ways to go through images that no model has, or that do not go together."""
+    share, aspect = given.get("token_merging"), given.get("keep_aspect_ratio", False)
+    if share is not None:
+        merging_share("token_merging", share)
+    if truth("keep_aspect_ratio", aspect) and share is not None:
+        raise ConfigError(
+            "token_merging and keep_aspect_ratio do not go together: images that are packed in one sequence do not "
+            "merge. Give one of them."
+        )
+    if share is not None and given.get("page") is not None:
+        raise ConfigError(
+            "a page shows the attention of every patch, and token_merging merges them. Leave one of them out."
+        )
 
 
 def check_layout(name: str) -> None:

@@ -90,6 +90,8 @@ def _headline(document: Mapping[str, Any]) -> Iterator[str]:
         yield "optimistic: the preprocessing was chosen by these very labels, as said below"
     by_file = f", by {harmless(document['file'])}" if document["labels"] is not None else ""
     yield _accuracy("accuracy", document, document["split"]) + by_file
+    if "token_merging" in document:
+        yield f"  with {document['token_merging']:g} of the patches merged on the way"
     if "top5" in document:
         yield f"top-5 accuracy {document['top5']:.2%}{_interval(document['top5_interval'])}"
     if "by_the_datas_labels" in document:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from vitrail.checkpoint.load import of_run
 from vitrail.config import read_preprocessing
 from vitrail.config.check import whole
+from vitrail.config.given import check_passes
 from vitrail.config.preprocessing import MEASURE
 from vitrail.data.near import LARGEST
 from vitrail.data.open import choose_split, open_data
@@ -33,7 +34,19 @@ from vitrail.models import Model
 from vitrail.runtime.inference import InferenceOptions
 from vitrail.runtime.reporter import Reporter, harmless
 from vitrail.train.task import kept_back, was_trained_on, without_held_out
-from vitrail.verbs.opening import AnyModel, Measuring, data_name, hints_of, measuring, model_name, open_model, run_of
+from vitrail.verbs.opening import (
+    AnyModel,
+    Measuring,
+    Passing,
+    change_passes,
+    data_name,
+    hints_of,
+    measuring,
+    model_name,
+    open_model,
+    run_of,
+    said_passes,
+)
 
 SHOWN = 8  # images of a page where no answer is wrong
 HEADLINE = ("accuracy", "interval", "images", "top5", "loss", "classes")  # of a report, in an evaluation
@@ -82,6 +95,7 @@ def evaluate(
     labels: str | os.PathLike[str] | None = None,
     mapping: str | os.PathLike[str] | None = None,
     worst: int = 10,
+    token_merging: float | None = None,
     image_size: int | tuple[int, int] | None = None,
     out: str | os.PathLike[str] | None = None,
     page: str | os.PathLike[str] | None = None,
@@ -98,6 +112,8 @@ def evaluate(
     answers to name. Where the training images are known, the accuracy is also given without near-copies of them.
     `out` is a folder for evaluation.json and predictions.csv; `page` one for the page of `vitrail.inspect` about the
     mistakes, with both files. Outputs are cached on disk, unless `fresh`.
+    `token_merging` lets the layers of `model` merge that share of its patches, as in `vitrail.predict`; with
+    `against=model` it is compared with itself, and what the merging costs is measured in pairs.
     Options: batch_size, workers, device, precision ("float32" or "bfloat16"), bad_image_limit, fresh, report; and how
     `model` reads images: preprocessing, mean, deviation, resize, crop_share, interpolation, as in `vitrail.load`; and
     what the files leave open: heads, grid, activation, epsilon.
@@ -105,6 +121,7 @@ def evaluate(
     """
     model, against = of_run(model), of_run(against)
     whole("worst", worst, least=0)
+    check_passes({"token_merging": token_merging, "page": page})
     if labels is not None and mapping is not None:
         raise ConfigError("labels and mapping both say what is correct. Give one of them.")
     name, said_data = model_name(model), data_name(data)
@@ -122,6 +139,8 @@ def evaluate(
         ways = [options, hints_of(options)]  # what is said of the images is said of the first model alone
         pairs = zip(models, ways, strict=False)
         opened = [_open(each, source, labels, mapping, image_size, way, how) for each, way in pairs]
+        merged = change_passes(opened[0].model, Passing(token_merging=token_merging))
+        opened[0] = opened[0]._replace(model=merged)
         if is_measured(options):
             opened[0], choice = _choose(opened[0], source, options, how)
         first, *others = [_ask(each, source, how) for each in opened]  # after all are known to fit
@@ -132,12 +151,13 @@ def evaluate(
     if (temperature := opened[0].model.card.temperature) != 1:
         found["temperature"] = temperature
     setting = {"split": said, "precision": how.precision, "labels": labels, "mapping": mapping}
-    setting["image_size"] = image_size
+    setting |= {"image_size": image_size, "token_merging": token_merging}
     card = opened[0].model.card
     if choice is not None or read_preprocessing(unmeasured(options)):
         setting["preprocessing"] = f"{card.preprocessing.levels()}, {card.preprocessing.framing()}"
     setting = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in setting.items()}
     rows = results(found, run=name, data=said_data, setting={key: value for key, value in setting.items() if value})
+    found |= said_passes(opened[0].model)
     time = {"seconds": round(first.found.seconds, 2), "reused": first.found.reused}
     document = document_of("evaluate", rows, run=name, data=said_data, split=said, **found, time=time)
     if (assumption := card.assumption(opened[0].model.config.image_size)) is not None:

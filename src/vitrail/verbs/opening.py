@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vitrail.checkpoint.load import load
 from vitrail.config import FILE_FIELDS, Grid, Preprocessing, as_size, name_of, read_preprocessing
-from vitrail.config.given import no_images
+from vitrail.config.given import check_passes, no_images
 from vitrail.config.model import Activation
 from vitrail.config.name_tables import NamesTable
 from vitrail.config.preprocessing import SAID
@@ -33,6 +33,8 @@ from vitrail.models import Model
 from vitrail.runtime.engines import is_exported, open_engine
 from vitrail.runtime.inference import InferenceOptions, Precision, inference_options
 from vitrail.runtime.machine import choose_device, joined, keep_memory
+from vitrail.runtime.merging import MergedModel
+from vitrail.runtime.packing import PackedModel
 from vitrail.runtime.reporter import Reporter
 
 AnyModel = str | os.PathLike[str] | Model  # a name, a file, a run folder, or a model in memory
@@ -43,6 +45,11 @@ WORDS = {"topk": "top", "top_k": "top", "num_workers": "workers", "output_dir": 
 WORDS |= {"num_shots": "shots", "knn": "neighbors", "per_device_eval_batch_size": "batch_size", "fp16": "precision"}
 WORDS |= {"eval_batch_size": "batch_size", "bf16": "precision", "num_images": "count", "map_location": "device"}
 DATA = (".parquet", ".tar", ".csv", ".tsv", ".jsonl")  # files that hold or list many images
+WORDS |= dict.fromkeys(("tome", "tome_r", "merge", "merge_ratio", "merging", "token_merge"), "token_merging")
+WORDS |= dict.fromkeys(
+    ("aspect", "keep_aspect", "preserve_aspect_ratio", "native", "native_resolution", "naflex"), "keep_aspect_ratio"
+)
+COMPILED = 200_000  # images from which on a GPU saves more time with a compiled block than the compiler takes
 OF_FILES = (*FILE_FIELDS, *SAID)  # options that say something of a file
 
 
@@ -79,6 +86,13 @@ class Options(FileHints, total=False):
     device: Device | None  # None: a GPU where there is one; a model in memory stays where it is
     precision: Precision
     report: Reporter
+
+
+class Passing(TypedDict, total=False):
+    """How images go through a model, where not as ever."""
+
+    token_merging: float | None  # the share of the patches that its layers merge
+    keep_aspect_ratio: bool  # images of many shapes, each whole and in its own, instead of all at one size
 
 
 class Measuring(Options, total=False):
@@ -141,6 +155,25 @@ def open_model(
     model = copy.copy(model)  # which keeps its own card
     model.card = model.card.prepared(prepared, model.config.channels)
     return model
+
+
+def change_passes(model: Model, passing: Passing, *, precision: str = "float32", images: int = 0) -> Model:
+    """Give the model with its passes as they are asked for; a model that cannot have them is refused with the reason.
+
+    So many images tell whether a GPU's compiler is worth its time.
+    """
+    check_passes(passing)
+    if (share := passing.get("token_merging")) is not None:
+        return MergedModel(model, share)
+    if passing.get("keep_aspect_ratio"):
+        gpu = next(model.parameters()).device.type == "cuda"
+        return PackedModel(model, half=gpu and precision == "bfloat16", compiled=gpu and images >= COMPILED)
+    return model
+
+
+def said_passes(model: Model) -> dict[str, Any]:
+    """Say for documents how images went through, where not as ever."""
+    return model.said() if isinstance(model, MergedModel | PackedModel) else {}
 
 
 def _open_exported(

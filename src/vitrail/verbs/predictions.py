@@ -5,8 +5,8 @@ import io
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
@@ -85,6 +85,7 @@ class Predictions(Sequence[Prediction]):
     features: Float[Tensor, "N D"] | None = None  # where they were asked for
     classes_shown: int = 5  # of each image, in rows and tables
     temperature: float = 1.0  # of the model's card, by which logits are divided before they are probabilities
+    setting: Mapping[str, Any] = field(default_factory=dict)  # how images went through the model, where not as ever
 
     def __len__(self) -> int:
         return len(self.names)
@@ -124,7 +125,7 @@ class Predictions(Sequence[Prediction]):
             [{"label": label, "probability": share} for label, share in each.top(self.classes_shown)] for each in self
         )
         answers = [{"name": name, "top": top} for name, top in zip(self.names, tops, strict=True)]
-        return {"predictions": answers, "failed": [each._asdict() for each in self.failed]}
+        return {**self.setting, "predictions": answers, "failed": [each._asdict() for each in self.failed]}
 
     def table(self, shown: int | None = None) -> Iterator[str]:
         """Give a table for people: a line for each image, its label and the others; on a terminal in its width."""
