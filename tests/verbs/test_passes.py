@@ -91,6 +91,19 @@ def test_an_evaluation_with_mergers_is_compared_with_one_without_and_kept_apart(
     assert "token_merging" not in plain.document()
 
 
+def test_an_evaluation_of_images_in_their_own_shape_is_that_of_its_predictions() -> None:
+    model, source = guessing(**DEEP), Pictures(40)
+    found = vitrail.evaluate(model, source, keep_aspect_ratio=True).document()
+    answers = vitrail.predict(model, source, keep_aspect_ratio=True)
+    right = sum(each.label == NAMES[int(label)] for each, label in zip(answers, source.labels, strict=True))
+    assert found["accuracy"] == right / 40
+    assert found["keep_aspect_ratio"] is True
+    assert found["results"][0]["setting"]["keep_aspect_ratio"] is True
+    assert "of images in their own shape, at most 6 patches" in repr(
+        vitrail.evaluate(model, source, keep_aspect_ratio=True)
+    )
+
+
 def test_the_command_says_what_was_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, folder = tmp_path / "run", write_folder(tmp_path / "photos", Pictures(31))
     vitrail.save(guessing(**DEEP), run)
@@ -120,6 +133,11 @@ def predicting(**options: Any) -> Callable[[], object]:
         (predicting(tome=8), "'tome'.*token_merging"),
         (predicting(naflex=True), "'naflex'.*keep_aspect_ratio"),
         (lambda: vitrail.evaluate(guessing(**DEEP), Pictures(3), token_merging=0.5, page="page"), "a page shows the"),
+        (lambda: vitrail.evaluate(guessing(**DEEP), Pictures(3), keep_aspect_ratio=True, page="page"), "a page shows"),
+        (
+            lambda: vitrail.evaluate(guessing(**DEEP), Pictures(3), keep_aspect_ratio=True, preprocessing="measure"),
+            "preprocessing=measure tries crops.*Give one of them",
+        ),
     ],
 )
 def test_what_does_not_go_is_refused_before_anything_is_read(call: Callable[[], object], words: str) -> None:

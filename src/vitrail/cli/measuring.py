@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from vitrail.cli.app import answer, call
 from vitrail.cli.options import (
+    Aspect,
     Checkpoint,
     Data,
     Device,
@@ -74,6 +75,7 @@ def evaluate(
     mapping: Mapped = None,
     worst: Worst = 10,
     token_merging: Merging = None,
+    keep_aspect_ratio: Aspect = False,
     image_size: Side = None,
     out: Out = None,
     page: Page = None,

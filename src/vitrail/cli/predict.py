@@ -10,6 +10,7 @@ import typer
 
 from vitrail.cli.app import call, read_flags
 from vitrail.cli.options import (
+    Aspect,
     Batch,
     Device,
     Json,
@@ -38,14 +39,6 @@ Embed = Annotated[
     str | None, option("Write features, .npy (N x D) or .parquet (with names), instead of the table.", metavar="FILE")
 ]
 Size = Annotated[str | None, option("Of the images.", metavar="SIDE|HxW", default="the model's own")]
-Aspect = Annotated[
-    bool,
-    option(
-        "Read each image whole, in its own shape, in at most as many patches as the image size has; images are packed "
-        "in one sequence. ViTs alone.",
-        "--keep-aspect-ratio",
-    ),
-]
 
 
 @with_options_of(preparing)

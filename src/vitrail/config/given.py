@@ -93,9 +93,15 @@ def check_passes(given: Mapping[str, Any]) -> None:
             "token_merging and keep_aspect_ratio do not go together: images that are packed in one sequence do not "
             "merge. Give one of them."
         )
-    if share is not None and given.get("page") is not None:
+    if (share is not None or aspect) and given.get("page") is not None:
+        why = "merges patches" if share is not None else "reads other ones"
+        name = "keep_aspect_ratio" if share is None else "token_merging"
         raise ConfigError(
-            "a page shows the attention of every patch, and token_merging merges them. Leave one of them out."
+            f"a page shows the attention of all patches as ever, and {name} {why}. Leave {name} out, or the page."
+        )
+    if aspect and str(given.get("preprocessing")).lower() == MEASURE:
+        raise ConfigError(
+            "preprocessing=measure tries crops, and keep_aspect_ratio reads images whole. Give one of them."
         )
 
 

@@ -92,6 +92,8 @@ def _headline(document: Mapping[str, Any]) -> Iterator[str]:
     yield _accuracy("accuracy", document, document["split"]) + by_file
     if "token_merging" in document:
         yield f"  with {document['token_merging']:g} of the patches merged on the way"
+    if "keep_aspect_ratio" in document:
+        yield f"  of images in their own shape, at most {document['most_patches']:,} patches each"
     if "top5" in document:
         yield f"top-5 accuracy {document['top5']:.2%}{_interval(document['top5_interval'])}"
     if "by_the_datas_labels" in document:

@@ -13,21 +13,29 @@ from vitrail.config.positions import RelativePositions
 from vitrail.errors import ConfigError
 from vitrail.models import Model, ViT
 from vitrail.models.encoder import Block
+from vitrail.ops.attention import fused_attention
 from vitrail.ops.merging import match_tokens, merge_tokens, merging_schedule, proportional_attention
 
 PLAIN = "Leave token_merging out."
 
 
 class MergedModel(Model):
-    """A ViT whose layers merge a share of its patches; called alike, for its representation and its logits alone."""
+    """A ViT whose layers merge a share of its patches; called alike, for its representation and its logits alone.
+
+    `compiled` compiles what is around the mergers, once for all layers and numbers of tokens.
+    """
 
     merging: Tensor  # tokens that each layer merges at the model's own size; rows that are kept hang on it
 
-    def __init__(self, plain: Model, share: float) -> None:
+    def __init__(self, plain: Model, share: float, *, compiled: bool = False) -> None:
         super().__init__()
         self.plain, self.share = check_merging(plain, share), share
         self.config, self.card, self.layers = plain.config, plain.card, plain.layers
         self.trained_on = plain.trained_on
+        self.attend, self.think = attend, think
+        if compiled:
+            self.attend = torch.compile(attend, dynamic=True, fullgraph=True)
+            self.think = torch.compile(think, dynamic=True, fullgraph=True)
         self.register_buffer("merging", torch.tensor(self.schedule(self.plain.config.grid)))
 
     def schedule(self, grid: Grid) -> tuple[int, ...]:
@@ -52,12 +60,15 @@ class MergedModel(Model):
         """What the linear classifier reads; a mean counts each token as often as it stands for patches."""
         plain, leading = self.plain, self.plain.config.class_tokens
         tokens, schedule = plain.embed(images), self.schedule(plain.grid_of(images))
-        sizes = torch.ones(tokens.shape[:2], device=tokens.device)  # patches that each token stands for
+        sizes: Tensor | None = None  # patches that each token stands for; one each where nothing is merged yet
         for layer, block in enumerate(plain.blocks):
             alone = leading > 0 and layer == len(plain.blocks) - 1  # of the last layer the class token alone is read
-            tokens, sizes = merging_block(block, tokens, sizes, schedule[layer], leading, alone=alone)
+            tokens = self.attend(block, tokens, sizes, alone=alone)
+            if schedule[layer]:
+                tokens, sizes = merge_patches(block, tokens, sizes, schedule[layer], leading)
+            tokens = self.think(block, tokens)
         tokens = plain.norm(tokens)
-        if plain.config.pooling == "mean":
+        if plain.config.pooling == "mean" and sizes is not None:
             shares = sizes / sizes.sum(dim=1, keepdim=True)
             tokens = torch.einsum("bt,btd->bd", shares.to(tokens.dtype), tokens)[:, None]
         return plain.read_out(tokens)
@@ -77,28 +88,33 @@ class MergedModel(Model):
         return [self.tokens(images)]
 
 
-def merging_block(
-    block: Block, tokens: Tensor, sizes: Float[Tensor, "B T"], count: int, leading: int, *, alone: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Eqs. 2 and 3, and between them so many patches' tokens merged; `alone` gives the first token alone."""
+def attend(block: Block, tokens: Tensor, sizes: Float[Tensor, "B T"] | None, *, alone: bool) -> Tensor:
+    """Eq. 2, each token counting as often as it stands for patches; `alone` gives the first token alone."""
     query, key, value = block.attention.project(block.attention_input(tokens))
     if alone:
         query, tokens = query[:, :, :1], tokens[:, :1]
-    mixed = proportional_attention(query, key, value, sizes).transpose(1, 2).flatten(2)
-    tokens = tokens + block.attention_scale(block.attention.out(mixed))
-    if count and not alone:
-        tokens, sizes = merge_patches(block, tokens, sizes, count, leading)
-    return tokens + block.mlp_scale(block.mlp(block.mlp_norm(tokens))), sizes
+    if sizes is None:
+        mixed = fused_attention(query, key, value, None, 0.0)
+    else:
+        mixed = proportional_attention(query, key, value, sizes)
+    return tokens + block.attention_scale(block.attention.out(mixed.transpose(1, 2).flatten(2)))
 
 
 def merge_patches(
-    block: Block, tokens: Tensor, sizes: Float[Tensor, "B T"], count: int, leading: int
+    block: Block, tokens: Tensor, sizes: Float[Tensor, "B T"] | None, count: int, leading: int
 ) -> tuple[Tensor, Tensor]:
     """Merge so many tokens of patches by what the MLP reads of them; the class token stays first and alone."""
+    if sizes is None:
+        sizes = torch.ones(tokens.shape[:2], device=tokens.device)
     first, patches = tokens[:, :leading], tokens[:, leading:]
     matches = match_tokens(block.mlp_norm(patches), sizes[:, leading:], count)
     patches, grown = merge_tokens(patches, sizes[:, leading:], matches)
     return torch.cat([first, patches], dim=1), torch.cat([sizes[:, :leading], grown], dim=1)
+
+
+def think(block: Block, tokens: Tensor) -> Tensor:
+    """Eq. 3."""
+    return tokens + block.mlp_scale(block.mlp(block.mlp_norm(tokens)))
 
 
 def check_merging(model: Model, share: float) -> ViT:

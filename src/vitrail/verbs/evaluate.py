@@ -96,6 +96,7 @@ def evaluate(
     mapping: str | os.PathLike[str] | None = None,
     worst: int = 10,
     token_merging: float | None = None,
+    keep_aspect_ratio: bool = False,
     image_size: int | tuple[int, int] | None = None,
     out: str | os.PathLike[str] | None = None,
     page: str | os.PathLike[str] | None = None,
@@ -112,8 +113,9 @@ def evaluate(
     answers to name. Where the training images are known, the accuracy is also given without near-copies of them.
     `out` is a folder for evaluation.json and predictions.csv; `page` one for the page of `vitrail.inspect` about the
     mistakes, with both files. Outputs are cached on disk, unless `fresh`.
-    `token_merging` lets the layers of `model` merge that share of its patches, as in `vitrail.predict`; with
-    `against=model` it is compared with itself, and what the merging costs is measured in pairs.
+    `token_merging` lets the layers of `model` merge that share of its patches, and `keep_aspect_ratio` shows it every
+    image whole and in its own shape, as in `vitrail.predict`; with `against=model` it is compared with itself, and what
+    that costs or brings is measured in pairs.
     Options: batch_size, workers, device, precision ("float32" or "bfloat16"), bad_image_limit, fresh, report; and how
     `model` reads images: preprocessing, mean, deviation, resize, crop_share, interpolation, as in `vitrail.load`; and
     what the files leave open: heads, grid, activation, epsilon.
@@ -121,7 +123,8 @@ def evaluate(
     """
     model, against = of_run(model), of_run(against)
     whole("worst", worst, least=0)
-    check_passes({"token_merging": token_merging, "page": page})
+    passing = Passing(token_merging=token_merging, keep_aspect_ratio=keep_aspect_ratio)
+    check_passes({**passing, "page": page, "preprocessing": options.get("preprocessing")})
     if labels is not None and mapping is not None:
         raise ConfigError("labels and mapping both say what is correct. Give one of them.")
     name, said_data = model_name(model), data_name(data)
@@ -139,8 +142,8 @@ def evaluate(
         ways = [options, hints_of(options)]  # what is said of the images is said of the first model alone
         pairs = zip(models, ways, strict=False)
         opened = [_open(each, source, labels, mapping, image_size, way, how) for each, way in pairs]
-        merged = change_passes(opened[0].model, Passing(token_merging=token_merging))
-        opened[0] = opened[0]._replace(model=merged)
+        changed = change_passes(opened[0].model, passing, precision=how.precision, images=len(source))
+        opened[0] = opened[0]._replace(model=changed)
         if is_measured(options):
             opened[0], choice = _choose(opened[0], source, options, how)
         first, *others = [_ask(each, source, how) for each in opened]  # after all are known to fit
@@ -151,7 +154,7 @@ def evaluate(
     if (temperature := opened[0].model.card.temperature) != 1:
         found["temperature"] = temperature
     setting = {"split": said, "precision": how.precision, "labels": labels, "mapping": mapping}
-    setting |= {"image_size": image_size, "token_merging": token_merging}
+    setting |= {"image_size": image_size, **passing}
     card = opened[0].model.card
     if choice is not None or read_preprocessing(unmeasured(options)):
         setting["preprocessing"] = f"{card.preprocessing.levels()}, {card.preprocessing.framing()}"

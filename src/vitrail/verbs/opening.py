@@ -163,11 +163,12 @@ def change_passes(model: Model, passing: Passing, *, precision: str = "float32",
     So many images tell whether a GPU's compiler is worth its time.
     """
     check_passes(passing)
+    gpu = next(model.parameters()).device.type == "cuda"
+    compiled = gpu and images >= COMPILED
     if (share := passing.get("token_merging")) is not None:
-        return MergedModel(model, share)
+        return MergedModel(model, share, compiled=compiled)
     if passing.get("keep_aspect_ratio"):
-        gpu = next(model.parameters()).device.type == "cuda"
-        return PackedModel(model, half=gpu and precision == "bfloat16", compiled=gpu and images >= COMPILED)
+        return PackedModel(model, half=gpu and precision == "bfloat16", compiled=compiled)
     return model
 
 
