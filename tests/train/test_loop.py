@@ -20,11 +20,12 @@ from vitrail.data.sources.memory import MemorySource
 from vitrail.errors import ConfigError
 from vitrail.models import Model
 from vitrail.ops.random import Purpose, key, mix
+from vitrail.runtime.class_token import ClassTokenForward
 from vitrail.runtime.machine import Group
 from vitrail.runtime.reporter import SILENT, Reporter
 from vitrail.train.loop import Chore, accumulate, micro_step, sample_keys, split_micro_batches, train, train_step
 from vitrail.train.objective import Classification
-from vitrail.train.prepare import Ready, prepare
+from vitrail.train.prepare import Ready, called, prepare
 from vitrail.train.run import run
 from vitrail.train.state import DivergedError, State, gradients
 from vitrail.train.task import Parts, Task
@@ -225,6 +226,21 @@ def test_micro_batches_change_nothing_whatever_is_random(tmp_path: Path) -> None
         assert_close(outcomes[size], outcomes[12])
     others = weights_of(take(still, 3))
     assert max(float((others[name] - outcomes[12][name]).abs().max()) for name in others) > 1e-3
+
+
+def test_a_last_block_of_the_class_token_alone_learns_what_the_whole_one_does(tmp_path: Path) -> None:
+    source, outcomes = images_of(24), {}
+    for name in ("alone", "whole"):
+        made = ready(tmp_path / name, source, clip_norm=1.0, **LIVELY)
+        assert isinstance(made.plan.forward, ClassTokenForward)
+        if name == "whole":
+            made.plan.forward = made.plan.objective.module
+        outcomes[name] = weights_of(take(made, 3)) | {"norm": made.state.norm, "tally": made.state.tally}
+    assert_close(outcomes["alone"], outcomes["whole"])
+    whole: list[dict[str, Any]] = [{"attention_dropout": 0.1}, {"pooling": "mean"}]
+    for changes in whole:  # drawn for all queries; read from all tokens
+        model = vitrail.create("ViT-Ti/4", **SMALL, **changes)
+        assert called(Classification(model, training())) is model
 
 
 def test_every_sample_has_its_own_dropout_in_every_epoch(tmp_path: Path) -> None:

@@ -204,6 +204,19 @@ class ViTConfig(Checked, word="vit"):
         return self.class_tokens + self.registers
 
     @property
+    def reads_class_token_alone(self) -> bool:
+        """Whether the last block's other tokens give keys and values to one token, and are read by nobody else."""
+        plain = self.plain_blocks and self.norm == "pre" and self.attention != "axial" and not self.causal
+        return plain and self.pooling == "token" and not isinstance(self.positions, RelativePositions)
+
+    @property
+    def plain_blocks(self) -> bool:
+        """Whether attention and MLP of every block are the paper's, without a part that others have."""
+        turned = isinstance(self.positions, RotaryPositions)
+        plain = self.inner_norm == "none" and self.mlp == "plain" and self.attention_width is None
+        return plain and not self.qk_norm and not turned
+
+    @property
     def tokens(self) -> int:
         """T, at the image size that the model is built for."""
         rows, cols = self.grid

@@ -4,30 +4,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitrail.config import ViTConfig
-from vitrail.config.positions import RelativePositions
-from vitrail.models import Model, ViT
+from vitrail.models import ViT
 from vitrail.models.encoder import Block, maybe_checkpoint
-from vitrail.models.parts import PartedAttention, PartedMlp
 from vitrail.ops.attention import fused_attention
 
 
-def reads_class_token_alone(model: Model) -> bool:
-    """Tell whether the classifier reads one token, so that the last block's others give keys and values alone."""
-    if not isinstance(model, ViT):
-        return False
-    config: ViTConfig = model.config
-    plain = config.norm == "pre" and config.attention != "axial" and not config.causal and has_plain_blocks(model)
-    return plain and config.pooling == "token" and not isinstance(config.positions, RelativePositions)
-
-
-def has_plain_blocks(model: ViT) -> bool:
-    """Tell whether attention and MLP of every block are without the parts that the paper's lack."""
-    return not any(isinstance(part, PartedAttention | PartedMlp) for part in model.blocks.modules())
-
-
 class ClassTokenBlock(nn.Module):
-    """A block that gives the class token alone; its parameters are the block's own.
+    """The last block of a model that `reads_class_token_alone`: it gives that; its parameters are the block's own.
 
     Where the packed layer of queries, keys and values is taken apart, `query` and `key_value` are its parts.
     """

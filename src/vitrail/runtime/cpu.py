@@ -19,7 +19,7 @@ from vitrail.models.encoder import Mlp, SelfAttention
 from vitrail.models.resnet import same_padding
 from vitrail.models.vit import PatchEmbedding
 from vitrail.ops import packed
-from vitrail.runtime.class_token import ClassTokenForward, reads_class_token_alone
+from vitrail.runtime.class_token import ClassTokenForward
 from vitrail.runtime.folded import FixedConv, convert, fold_filters
 from vitrail.runtime.machine import one_thread
 from vitrail.runtime.rebuilt import FastModules, FastPath, Forward, Outputs, rebuild
@@ -194,8 +194,8 @@ def run_on_cpu(model: Model, precision: str, batch_size: int | None, scales: Sca
     """Give the passes of a model made fast."""
     if packed.can_pack():
         return Lanes(modules_for_cpu(model, precision, batch_size or USUAL_BATCH, scales))
-    alone = ClassTokenForward(model) if isinstance(model, ViT) and reads_class_token_alone(model) else model
-    return Lanes(alone.outputs)
+    alone = isinstance(model, ViT) and model.config.reads_class_token_alone
+    return Lanes(ClassTokenForward(model).outputs if alone else model.outputs)
 
 
 def modules_for_cpu(model: Model, precision: str, batch_size: int, scales: Scales) -> FastModules:

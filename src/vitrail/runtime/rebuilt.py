@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from vitrail.models import Model, ViT
 from vitrail.models.encoder import Mlp, SelfAttention
-from vitrail.runtime.class_token import ClassTokenBlock, ClassTokenForward, has_plain_blocks, reads_class_token_alone
+from vitrail.runtime.class_token import ClassTokenBlock, ClassTokenForward
 from vitrail.runtime.scales import Scales
 
 Outputs = tuple[Tensor, Tensor | None]  # representation, and logits where there is a classifier
@@ -50,10 +50,10 @@ def rebuild(
 
     `mlp` makes a whole MLP, where its products belong together; `attention` is given one whose products are replaced.
     """
-    if not isinstance(made, ViT) or not has_plain_blocks(made):
+    if not isinstance(made, ViT) or not made.config.plain_blocks:
         return FastModules(made, made.outputs)
     end = len(made.blocks) - 1
-    alone = reads_class_token_alone(made)
+    alone = made.config.reads_class_token_alone
     for number, block in enumerate(made.blocks):
         name = f"blocks.{number}"
         block.attention.register_module("out", dense(f"{name}.attention.out", block.attention.out, EVERY))

@@ -19,6 +19,7 @@ from vitrail.data.source import Source
 from vitrail.errors import DataError
 from vitrail.models import Model, ViT
 from vitrail.ops.masking import make_palette
+from vitrail.runtime.class_token import ClassTokenForward
 from vitrail.runtime.inference import InferenceOptions
 from vitrail.runtime.machine import Group, fit_micro_batch, shard
 from vitrail.runtime.reporter import Reporter
@@ -90,7 +91,7 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
     else:
         objective = OwnObjective(task.objective, model)
         objective.module.to(group.device)
-    forward, hold = wrap(model, objective.module, training, group)
+    forward, hold = wrap(model, called(objective), training, group)
     optimizer = build_optimizer(objective.module, training.optimizer, training.layer_decay)
     state = State(
         model=model,
@@ -222,10 +223,21 @@ def build_objective(model: Model, training: Training, palette: Callable[[], Tens
     return made
 
 
+def called(objective: BuiltObjective) -> nn.Module:
+    """Give what is called of an objective: of a classifier that reads the class token alone, that of its last block."""
+    module = objective.module
+    if not isinstance(objective, Classification) or not isinstance(module, ViT):
+        return module
+    # What attention's kernels drop, they draw for all queries.
+    alone = module.config.reads_class_token_alone and not module.config.attention_dropout
+    return ClassTokenForward(module) if alone else module
+
+
 def wrap(model: Model, module: nn.Module, training: Training, group: Group) -> tuple[Forward, Autocast]:
     """Give what is trained as it is called, compiled and shared among ranks, and what holds gradients back."""
     compiled = compiles(training, group.device)
     if group.world_size > 1 and training.parallel == "fsdp":
+        module = module.model if isinstance(module, ClassTokenForward) else module  # which shards blocks as they are
         stages = (child for child in model.children() if sum(1 for _ in child.parameters()) > 1)  # of a ResNet
         parts: list[nn.Module] = list(model.blocks if isinstance(model, ViT) else stages)
         if compiled:
