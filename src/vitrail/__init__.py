@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from vitrail.verbs.features import fewshot as fewshot, verify as verify
     from vitrail.verbs.inspect import inspect as inspect
     from vitrail.verbs.listing import list_models as list_models, list_recipes as list_recipes
+    from vitrail.verbs.optimize import optimize as optimize
     from vitrail.verbs.plan import plan as plan
     from vitrail.verbs.predict import embed as embed, predict as predict
     from vitrail.verbs.training import Run as Run, finetune as finetune, pretrain as pretrain
@@ -59,6 +60,7 @@ _NAMES = {
     "vitrail.verbs.features": "fewshot verify",
     "vitrail.verbs.inspect": "inspect",
     "vitrail.verbs.listing": "list_models list_recipes",
+    "vitrail.verbs.optimize": "optimize",
     "vitrail.verbs.plan": "plan",
     "vitrail.verbs.predict": "embed predict",
     "vitrail.verbs.training": "Run finetune pretrain",
@@ -67,6 +69,7 @@ _NAMES = {
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 # Other libraries' words for these.
 _WORDS = {"create_model": "create", "from_pretrained": "load", "load_model": "load"}
+_WORDS |= {"compile": "optimize", "quantize": "optimize", "accelerate": "optimize"}
 _WORDS |= {"fine_tune": "finetune", "fit": "finetune", "classify": "predict", "save_model": "save", "test": "evaluate"}
 # Parts whose functions are called by their own names: vitrail.evaluation.fewshot.
 _PARTS = ("evaluation", "inspection")

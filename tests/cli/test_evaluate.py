@@ -189,7 +189,7 @@ def test_many_classes_are_shown_by_their_worst(tmp_path: Path, capsys: pytest.Ca
 REFUSALS = [
     (("--labels", "x.json", "--mapping", "y.json"), "labels and mapping both say what is correct"),
     (("--labels", "nowhere.json"), "cannot read nowhere.json: No such file"),
-    (("--precision", "fp8"), "precision must be one of 'float32', 'bfloat16'; got 'fp8'"),
+    (("--precision", "fp4"), "precision must be one of 'float32', 'bfloat16', 'float8', 'int8'; got 'fp4'"),
     (("--limit", "1.5"), "bad_image_limit must be at least 0 and under 1; got 1.5"),
     (("--batch", "0"), "batch_size must be a whole number, at least 1; got 0"),
     (("--worst", "-1"), "worst must be a whole number, at least 0; got -1"),

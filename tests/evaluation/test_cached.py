@@ -17,6 +17,8 @@ from vitrail.evaluation import cached as module
 from vitrail.evaluation.answers import read_answers
 from vitrail.evaluation.cached import cached_outputs
 from vitrail.models import Model
+from vitrail.runtime.cpu import has_bfloat16, has_int8
+from vitrail.runtime.fast import make_fast
 from vitrail.runtime.inference import InferenceOptions, Outputs
 
 
@@ -65,6 +67,19 @@ def test_rows_are_used_again_and_are_the_same(cache: Path) -> None:
     assert list(cache.rglob("*.npz"))
     fresh, asked = rows(model, source, passing(cache=False))
     assert (asked, fresh.reused) == (29, 0)
+
+
+def test_rows_of_what_computes_otherwise_are_never_mixed(cache: Path) -> None:
+    plain, source = guessing(), Pictures(29)
+    models = [plain, make_fast(plain)]
+    models += [make_fast(plain, precision="bfloat16")] if has_bfloat16() else []
+    images = plain.preprocess([source.read(number) for number in range(8)])
+    models += [make_fast(plain, precision="int8", images=images[:count]) for count in (4, 8) if has_int8()]
+    for _ in range(2):
+        for number, model in enumerate(models):
+            found, asked = rows(model, source)
+            assert (asked, found.reused) == ((29, 0) if _ == 0 else (0, 29)), number
+    assert len({found.name for found in (cache / "rows" / "logits").iterdir()}) == len(models)
 
 
 def test_without_keeping_nothing_is_written(cache: Path) -> None:

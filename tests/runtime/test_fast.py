@@ -104,7 +104,7 @@ def test_it_says_what_was_chosen_and_why() -> None:
 
 def test_what_it_cannot_be_is_refused_with_what_to_do() -> None:
     model = family("vit")
-    with pytest.raises(ConfigError, match=r"precision must be one of 'auto', .*got 'fp16'"):
+    with pytest.raises(ConfigError, match=r"precision must be one of auto, .*got 'fp16'. Take bfloat16"):
         make_fast(model, precision="fp16")
     with pytest.raises(ConfigError, match="batch_size"):
         make_fast(model, batch_size=0)

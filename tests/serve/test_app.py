@@ -19,6 +19,8 @@ from starlette.testclient import TestClient
 import vitrail
 from vitrail.config.serving import Serving, read_models
 from vitrail.errors import ConfigError
+from vitrail.evaluation.cached import digest_of
+from vitrail.runtime.cpu import has_int8
 from vitrail.serve import create_app, desk
 
 BOX = "vitrail-ti8"
@@ -70,6 +72,21 @@ def test_every_way_to_send_images_gets_the_answers_of_predict(client: TestClient
     same(tops(client.post("/v1/classify", json={"images": texts})), expected)
     one = client.post("/v1/classify", json={"image": f"data:image/jpeg;base64,{texts[1]}"})
     same(tops(one), expected[1:2])
+
+
+@pytest.mark.parametrize(("engine", "precision"), [("plain", "float32"), ("fast", "float32"), ("auto", "int8")])
+def test_images_go_through_what_is_asked_for(engine: Any, precision: Any, expected: Any) -> None:
+    if precision == "int8" and not has_int8():
+        pytest.skip("no products in int8")
+    with TestClient(create_app(BOX, engine=engine, precision=precision)) as client:
+        said = client.get("/v1/models").json()["data"][0]
+        found = client.post("/v1/embed", content=PICTURES[0], headers=RAW).json()["embeddings"][0]["embedding"]
+        seen = client.post("/v1/attention?format=json", content=PICTURES[0], headers=RAW)
+    assert (said["engine"] == "plain", said["precision"]) == (engine == "plain", precision)
+    tolerance = 1e-4 if precision == "float32" else 0.3
+    np.testing.assert_allclose(found, expected.features.numpy()[0], atol=tolerance)
+    assert seen.status_code == 200  # of the plain model, whatever images go through
+    assert said["version"] == digest_of(vitrail.load(BOX))[:16]
 
 
 def test_features_are_those_of_predict_in_both_shapes(client: TestClient, expected: Any) -> None:

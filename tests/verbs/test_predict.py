@@ -206,7 +206,7 @@ def test_options_that_cannot_be_are_refused(photos: Path) -> None:
         vitrail.predict(model, photos, image_size=16)
     with pytest.raises(ConfigError, match="got dict"):
         vitrail.predict({}, photos)  # pyright: ignore[reportArgumentType]
-    for name, wrong in (("top", 0), ("batch_size", 0), ("workers", -1), ("precision", "int8")):
+    for name, wrong in (("top", 0), ("batch_size", 0), ("workers", -1), ("precision", "int3"), ("engine", "tensorrt")):
         with pytest.raises(ConfigError, match=name):
             vitrail.predict(model, photos, **{name: wrong})  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match=r"embed has no option .bach_size.. Did you mean .batch_size"):

@@ -21,7 +21,16 @@ from vitrail.checkpoint.cards import find_normalization, normalized, read_card
 from vitrail.checkpoint.layouts import google, hf, lucidrains, openclip, timm, torch_encoder, torchvision
 from vitrail.checkpoint.layouts.base import Found, Layout, Row
 from vitrail.checkpoint.layouts.named import layout_of
-from vitrail.checkpoint.run_folder import ADAPTER, OWN, RUN_FILES, WEIGHTS, Location, locate, read_run_card
+from vitrail.checkpoint.run_folder import (
+    ADAPTER,
+    OPTIMIZED,
+    OWN,
+    RUN_FILES,
+    WEIGHTS,
+    Location,
+    locate,
+    read_run_card,
+)
 from vitrail.config import Card, Grid, ModelConfig, Provenance
 from vitrail.config.name_tables import UNCHECKED
 from vitrail.errors import CheckpointError, ConfigError, ShapeError, one_line
@@ -94,6 +103,11 @@ class Recognized:
 
     def check(self) -> list[Row]:
         """Give the layout's rows of this model, of which the file must have every tensor and no other."""
+        if self.location.run is not None and (self.location.run / OPTIMIZED).is_file():
+            raise CheckpointError(
+                f"{self.location.run} holds a model in eight bits, which vitrail.optimize made. Open it with "
+                "vitrail.optimize(path), or give the path to predict, embed, evaluate, fewshot or serve."
+            )
         rows = list(self.layout.rows(self.found.config, self.found.dialect))
         shapes = [(row.theirs, (row.shape, *(row.others or len(row.theirs) * (row.shape,)))) for row in rows]
         wanted = {name: shape for names, each in shapes for name, shape in zip(names, each, strict=False)}

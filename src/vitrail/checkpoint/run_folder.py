@@ -40,10 +40,11 @@ from vitrail.ops.cost.counts import parameters
 FORMAT = "vitrail run folder"  # what config.json of ours says that it is
 WEIGHTS = "weights.safetensors"
 OBJECTIVE = "objective.safetensors"  # what predicts from a model that learns without labels
+OPTIMIZED = "optimized.json"  # of a model in eight bits: its weights have scales beside them
 BEGUN, SAVED = "training.json", "checkpoints"  # of a run: what was asked, and the folder of its checkpoints
 STEP = re.compile(r"step-(\d{9,})")
 RUN_FILES = ("config.json", WEIGHTS, OBJECTIVE, "preprocessing.json", "classes.json", "provenance.json")
-RUN_FILES += ("metrics.json", "calibration.json", SUMS)
+RUN_FILES += ("metrics.json", "calibration.json", OPTIMIZED, SUMS)
 HF_FILES = ("config.json", "model.safetensors", "preprocessor_config.json")
 ADAPTER = "adapter_config.json"  # of peft
 DOCUMENTS = (

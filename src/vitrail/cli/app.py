@@ -37,6 +37,7 @@ COMMANDS = {
     "inspect": "measuring",
     "finetune": "training",
     "models": "listing",
+    "optimize": "optimizing",
     "plan": "plan",
     "predict": "predict",
     "pretrain": "training",

@@ -27,6 +27,9 @@ Data = Annotated[
 Weights = Annotated[str, argument("FILE", "A file or folder of weights, https://..., or hf:OWNER/NAME.")]
 Batch = Annotated[int | None, option("Images in a batch.", "--batch", "--batch-size", default="16; 256 on a GPU")]
 Device = Annotated[str | None, option("Where to compute: cpu or cuda.", default="a GPU where there is one")]
+Engine = Annotated[
+    str, option("plain: the modules as they are; fast: this machine's faster path; auto: that where it repays.")
+]
 Fresh = Annotated[bool, option("Ignore the cache: compute everything again, and keep nothing.", "--fresh")]
 Grid = Annotated[str | None, option("Of its position table.", metavar="ROWSxCOLS")]
 Json = Annotated[bool, option("Print one JSON document instead.", "--json")]
@@ -40,7 +43,7 @@ Limit = Annotated[
 ]
 Out = Annotated[str | None, option("Also write the results to this folder.", metavar="FOLDER")]
 Pipe = Annotated[bool, option("Allow a pipe: source to run its command.", "--allow-pipe")]
-Precision = Annotated[str, option("Number format of the model: float32 or bfloat16.")]
+Precision = Annotated[str, option("Number format of the model: float32, bfloat16, int8 (CPU) or float8 (GPU).")]
 Quiet = Annotated[bool, option("Print nothing but errors and the result.", "--quiet")]
 Said = Annotated[
     list[str] | None,
@@ -136,6 +139,7 @@ def measuring(
     workers: Workers = None,
     device: Device = None,
     precision: Precision = "float32",
+    engine: Engine = "auto",
     bad_image_limit: Limit = 0.01,
     fresh: Fresh = False,
     settings: Said = None,

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from typing import Annotated, Any
 
 from vitrail.cli.app import call, read_flags
-from vitrail.cli.options import Precision, Quiet, Said, argument, option, preparing, with_options_of
+from vitrail.cli.options import Engine, Precision, Quiet, Said, argument, option, preparing, with_options_of
 from vitrail.config.given import check_weights
 from vitrail.config.serving import Serving, read_models
 from vitrail.errors import ConfigError
@@ -66,6 +66,7 @@ def serve(
     log_format: LogFormat = USUAL.log_format,
     image_size: Size = None,
     precision: Precision = "float32",
+    engine: Engine = "auto",
     settings: Said = None,
     quiet: Quiet = False,
     **options: Any,  # noqa: ANN401

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.config.check import check_field, merging_share, number, truth
+from vitrail.config.engine import check_engine, read_precision
 from vitrail.config.fields import hints, parts_of, read_settings
 from vitrail.config.model import ViTConfig
 from vitrail.config.name_tables import is_table
@@ -26,7 +27,7 @@ TRAINS = ("finetune", "pretrain", "transfer", "vtab")
 # What these take beside fields of the training.
 OWN = ("data", "folder", "model", "out", "recipe", "minutes", "probe", "callbacks", "settings", "workers", "device")
 OWN += ("tensorboard", "allow_pipe", "rates", "seeds", "tasks", "select", "command")
-TRAINED = ("evaluate", "fewshot", "verify", "predict", "inspect", "export")  # what these measure is weights
+TRAINED = ("evaluate", "fewshot", "verify", "predict", "inspect", "export", "optimize")  # what these measure is weights
 LAYOUTS = ("vitrail", "google", "timm", "hf", "torchvision")  # that weights are written in
 
 
@@ -52,17 +53,22 @@ def check_usage(verb: str, given: Mapping[str, Any]) -> None:
 
         check_bench(given.get("what"), **{name: given.get(name) for name in ("repeats", "seconds", "jobs")})
     elif verb == "export":
-        from vitrail.config.export import read_export
-
         calibrates = isinstance(images := given.get("calibrate"), str)
         read_export(str(given.get("to", "onnx")), given.get("precision"), given.get("loss"), calibrates=calibrates)
         if isinstance(images, str):
             check_data(images)
+    elif verb == "optimize":
+        precision = read_precision(str(given.get("precision", "auto")), ("auto",))
+        check_engine(str(given.get("engine", "auto")), "float32" if precision == "auto" else precision)
+        read_preprocessing(given)
+        if isinstance(images := given.get("calibrate"), str):
+            check_images([images])
     elif verb in TRAINED or verb in ("calibrate", "convert"):
         measured = verb == "evaluate" and str(given.get("preprocessing")).lower() == MEASURE
         read_preprocessing({**given, "preprocessing": None} if measured else given)
         check_layout(given.get("layout", LAYOUTS[0]))
         check_passes(given)
+        check_engine(str(given.get("engine", "auto")), str(given.get("precision", "float32")))
     weights = given.get("path" if verb == "describe" else "source")
     for name in (model if verb in TRAINED else None, given.get("against"), weights):
         if isinstance(name, str):

@@ -6,10 +6,10 @@ from ipaddress import ip_address
 from typing import Literal
 
 from vitrail.config.check import Checked, needs, not_negative, positive, truth, whole
+from vitrail.config.engine import Engine, Precision, check_engine
 from vitrail.errors import ConfigError
 
 LogFormat = Literal["auto", "json", "text"]
-Precision = Literal["float32", "bfloat16"]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]{0,99}")  # of a model in an address and in logs
 
 
@@ -24,6 +24,7 @@ class Serving(Checked):
     tls_key: str | None = None
     device: str | None = None  # several, with commas between them, are a process each
     precision: Precision = "float32"
+    engine: Engine = "auto"  # auto: the faster path on a CPU; on a GPU it is made for a minute, and must be asked for
     batch_size: int | None = None  # most images in a batch; None: as many as have `batch_tokens`
     batch_tokens: int | None = None  # None: 1,024 on a CPU, 16,384 on a GPU
     queue: int = needs(whole, 1024)  # most images that wait
@@ -40,6 +41,7 @@ class Serving(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_engine(self.engine, self.precision)
         if (self.tls_cert is None) != (self.tls_key is None):
             given, other = ("tls_cert", "tls_key") if self.tls_key is None else ("tls_key", "tls_cert")
             raise ConfigError(f"{given} is given without {other}. TLS needs both files.")

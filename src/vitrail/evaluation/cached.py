@@ -23,6 +23,7 @@ from vitrail.data.splits import content_hashes
 from vitrail.errors import CheckpointError, DataError
 from vitrail.files import cache_folder, fingerprint_of, read_arrays, replacing, writing
 from vitrail.models import Model, eval_mode
+from vitrail.runtime.fast import FastModel
 from vitrail.runtime.inference import InferenceOptions, OutputFunction, Outputs, compute_outputs, join_outputs
 
 PART = 2048  # images whose rows are kept in one file
@@ -60,11 +61,12 @@ def cached_outputs(
 
 
 def digest_of(model: Model) -> str:
-    """Give a digest of everything about a model that decides its rows: weights, configuration, preprocessing."""
+    """Give a digest of all of a model that decides its rows: weights, configuration, preprocessing, what it runs in."""
     said = json.dumps([encode(model.config), encode(model.card.preprocessing)], sort_keys=True)
     tensors = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     bits = [tensor.flatten().contiguous().view(torch.uint8).numpy() for tensor in tensors.values()]
-    return fingerprint_of(said, "\0".join(tensors), *bits)
+    made = (model.made_as,) if isinstance(model, FastModel) else ()
+    return fingerprint_of(said, "\0".join(tensors), *bits, *made)
 
 
 class _OutputCache:

@@ -115,7 +115,7 @@ def export(
     path = home_path(out or f"{_usual_name(model_name(model))}{'-int8' if precision == 'int8' else ''}{SUFFIX[target]}")
     _check_path(path, target, overwrite=overwrite)
     keep_memory()
-    opened = open_model(model, image_size, None if isinstance(model, Model) else "cpu", options)
+    opened = open_model(model, image_size, None if isinstance(model, Model) else "cpu", options).plain
     if next(opened.parameters()).device.type != "cpu":
         raise ConfigError("the model is exported from the CPU. Move it first: model.cpu().")
     if target == "html":

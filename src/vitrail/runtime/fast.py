@@ -2,23 +2,22 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from vitrail.config.check import one_of, whole
+from vitrail.config.check import whole
+from vitrail.config.engine import EIGHT, read_precision
 from vitrail.errors import ConfigError
 from vitrail.files import fingerprint_of
 from vitrail.models import Model
 from vitrail.models.base import check_images
+from vitrail.runtime.optimized import FORMAT, OPTIMIZED, eight_bits, read_optimized
 from vitrail.runtime.rebuilt import FastPath, Forward, Outputs
 from vitrail.runtime.scales import Scales
-
-FastPrecision = Literal["auto", "float32", "bfloat16", "float8", "int8"]
-PRECISIONS: tuple[str, ...] = get_args(FastPrecision)
-EIGHT = ("float8", "int8")  # precisions that are fitted to images
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +42,22 @@ class Choice:
         return f"{self.precision} in {self.engine} on {self.device}{fitted}: {self.why}{measured}"
 
 
+class _Once:
+    """What is made when it is first asked for, once for all copies of a model and all threads."""
+
+    def __init__(self, make: Callable[[], Forward]) -> None:
+        self.make, self.made, self.lock = make, None, threading.Lock()
+
+    def __call__(self) -> Forward:
+        if self.made is None:
+            with self.lock, torch.inference_mode(mode=False):
+                self.made = self.made or self.make()
+        return self.made
+
+    def __deepcopy__(self, memo: object) -> "_Once":
+        return self
+
+
 class FastModel(Model):
     """A model whose passes are those of a faster path, made at the first one; the plain model stands inside it.
 
@@ -54,7 +69,7 @@ class FastModel(Model):
         self.model, self.choice, self.scales = plain, choice, scales or Scales()
         self.config, self.card, self.layers = plain.config, plain.card, plain.layers
         self.head, self.trained_on = plain.head, plain.trained_on
-        self._make, self._run, self._making = make, None, threading.Lock()
+        self._run = _Once(make)
         self.eval()
 
     @property
@@ -81,16 +96,12 @@ class FastModel(Model):
         """Representation and logits, by the faster path, without gradients; in the precision of the images."""
         check_images(images, self.config.channels, next(self.model.parameters()), self.card.preprocessing)
         with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
-            features, logits = self.run(images)
+            features, logits = self._run()(images)
             return features.to(images.dtype), None if logits is None else logits.to(images.dtype)
 
-    @property
-    def run(self) -> Forward:
-        """The faster path; several threads may ask first."""
-        if self._run is None:
-            with self._making, torch.inference_mode(mode=False):
-                self._run = self._run or self._make()
-        return self._run
+    def prepare(self) -> None:
+        """Make the faster path now, rather than at the first pass."""
+        self._run()
 
     def tokens(self, images: Tensor) -> Tensor:
         """Every token after the last layer, by the plain model."""
@@ -109,6 +120,25 @@ class FastModel(Model):
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401
         """Give the weights of the plain model."""
         return self.model.state_dict(*args, **kwargs)
+
+    def chosen(self, **said: Any) -> "FastModel":  # noqa: ANN401
+        """Say more of why it runs so."""
+        self.choice = replace(self.choice, **said)
+        return self
+
+    def own_files(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Give the tensors and documents of its folder; refused where the plain model's weights are all there is."""
+        if self.choice.precision not in EIGHT:
+            raise ConfigError(
+                f"a fast model in {self.choice.precision} has the weights of its plain one: save that, vitrail.save("
+                "model.plain, ...), and vitrail.optimize(path, precision=...) makes it fast again."
+            )
+        document = {"format": FORMAT, "precision": self.choice.precision, "calibrated_on": self.choice.calibrated_on}
+        return eight_bits(self.model, self.choice.precision, self.scales), {OPTIMIZED: document}
+
+    def extra_repr(self) -> str:
+        """Say what it runs in."""
+        return str(self.choice)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "FastModel":  # noqa: FBT001, FBT002
         raise ConfigError(
@@ -151,11 +181,10 @@ def make_fast(
 
 def check_precision(model: Model, precision: str) -> str:
     """Choose a precision where it is left open; refuse one that the machine or the model has not."""
-    one_of("precision", precision, PRECISIONS)
-    path, like = path_for(model), next(model.plain.parameters())
+    path, like, word = path_for(model), next(model.plain.parameters()), read_precision(precision, ("auto",))
     if like.dtype != torch.float32:
         raise ConfigError(f"a model is made fast of weights in float32; got {like.dtype}. Convert it: model.float().")
-    return path.check(model.plain, precision)
+    return path.check(model.plain, word)
 
 
 def path_for(model: Model) -> FastPath:
@@ -174,3 +203,15 @@ def path_for(model: Model) -> FastPath:
             raise ConfigError(
                 f"a model is made fast on a CPU or an NVIDIA GPU; this one is on {device}. Move it: model.to(...)."
             )
+
+
+def open_fast(path: Path, device: torch.device | str | None = None) -> FastModel:
+    """Open a folder of a model in eight bits; what this machine has not is refused with what to do."""
+    model, scales, said = read_optimized(path, device)
+    try:
+        fast = make_fast(model, precision=said["precision"], scales=scales)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{path} is of another machine: {error} Then optimize the checkpoint that it came from."
+        ) from error
+    return fast.chosen(calibrated_on=said["calibrated_on"], why="as it was saved")

@@ -5,26 +5,35 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Event, Lock
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.config.check import one_of, rate, whole
+from vitrail.config.check import rate, whole
+from vitrail.config.engine import EIGHT, Engine, Precision, check_engine, read_engine, read_precision
 from vitrail.data.aspect import aspect_feed
 from vitrail.data.feed import Loader, Reading, evaluation_feed
 from vitrail.data.source import Skip, Source, Subset
-from vitrail.errors import DataError
+from vitrail.errors import ConfigError, DataError
 from vitrail.models import Model
+from vitrail.ops.cost.counts import forward_macs, parameters
+from vitrail.runtime.cpu import has_bfloat16
+from vitrail.runtime.engines import EngineModel
+from vitrail.runtime.fast import FastModel, make_fast
 from vitrail.runtime.machine import Group, one_thread, usual_workers
 from vitrail.runtime.packing import PackedModel
 from vitrail.runtime.reporter import SILENT, Reporter
+from vitrail.runtime.scales import sample_for
 
 OutputFunction = Callable[[Model, Tensor, Tensor], Mapping[str, Tensor]]  # from images and labels to a row for each
-Precision = Literal["float32", "bfloat16"]
 CPU_BATCH, GPU_BATCH = 16, 256  # a small one stays in a CPU's cache: a fifth faster than 64
+FEW = 64  # images that no faster path is made for, unless it is asked for
+# What repays it: on a CPU, uses of every weight (weights are laid out anew in the time of one image or two); on a GPU,
+# floating-point operations (a model is compiled for a minute, in which a GPU does about as many).
+CPU_USES, GPU_FLOPS = 16_384, 4e16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +45,7 @@ class InferenceOptions:
     workers: int = 0
     bad_image_limit: float = 0.01  # share of images that may be unreadable
     precision: Precision = "float32"
+    engine: Engine = "plain"
     cache: bool = True  # keep outputs on disk, and use those that are there
     report: Reporter = SILENT
     progress: Callable[[int, int], None] = lambda done, total: None  # takes the images done, and their total
@@ -52,20 +62,66 @@ def inference_options(
     workers: int | None = None,
     bad_image_limit: float = 0.01,
     precision: str = "float32",
+    engine: str = "auto",
     fresh: bool = False,
     report: Reporter = SILENT,
 ) -> InferenceOptions:
     """Choose for this machine what is None; the main process alone reports."""
     gpu = group.device.type == "cuda"
+    check_engine(engine, precision)
     return InferenceOptions(
         group=group,
         batch_size=(GPU_BATCH if gpu else CPU_BATCH) if batch_size is None else whole("batch_size", batch_size),
         workers=usual_workers(gpu=gpu) if workers is None else whole("workers", workers, least=0),
         bad_image_limit=rate("bad_image_limit", bad_image_limit),
-        precision=one_of("precision", precision, ("float32", "bfloat16")),  # pyright: ignore[reportArgumentType]
+        precision=read_precision(precision),
+        engine=read_engine(engine),
         cache=not fresh,
         report=report if group.is_main else SILENT,
     )
+
+
+def choose_model(model: Model, images: int, options: InferenceOptions) -> Model:
+    """Give what so many images go through: the model, or it made fast where that is asked for or repays.
+
+    A model that was made fast before is taken as it is; nothing is made before its first pass.
+    """
+    if isinstance(model, FastModel) and options.engine != "plain":
+        if options.precision not in ("float32", model.choice.precision):
+            own = model.choice.precision
+            raise ConfigError(f"the model is made fast in {own}; got precision={options.precision}. Leave it out.")
+        return model
+    model = model.plain
+    if isinstance(model, EngineModel):
+        if options.precision in EIGHT or options.engine == "fast":
+            raise ConfigError("an exported file runs in its own engine and precision. Leave engine and precision out.")
+        return model
+    if options.engine == "plain" or (options.engine == "auto" and not repays(model, images, options.precision)):
+        return model
+    scaled = sample_for(model) if options.precision in EIGHT else None
+    return make_fast(model, precision=options.precision, batch_size=options.batch_size, images=scaled)
+
+
+def computed_in(model: Model, options: InferenceOptions) -> dict[str, Any]:
+    """Say what a model that was chosen goes through images in, for documents."""
+    if isinstance(model, FastModel):
+        return model.choice.document()
+    engine = f"exported to {model.said['to']}" if isinstance(model, EngineModel) else "plain"
+    return {"engine": engine, "precision": options.precision, "device": str(options.group.device)}
+
+
+def repays(model: Model, images: int, precision: Precision) -> bool:
+    """Tell whether making the model fast repays for so many images; eight bits are asked for, and need it."""
+    device, config = next(model.parameters()).device, model.config
+    if precision in EIGHT:
+        return True
+    if device.type == "cuda":
+        return precision == "bfloat16" and 2 * forward_macs(config).total * images > GPU_FLOPS
+    if images < FEW or device.type != "cpu" or next(model.parameters()).dtype != torch.float32:
+        return False
+    if precision == "bfloat16" and not has_bfloat16():
+        return False  # as autocast does it
+    return forward_macs(config).total * images > CPU_USES * parameters(config).total
 
 
 @dataclass(frozen=True, kw_only=True)

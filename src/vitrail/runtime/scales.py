@@ -9,8 +9,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from vitrail.data.open import open_data
+from vitrail.data.source import Source
 from vitrail.models import Model
 
+CALIBRATED_ON = 128  # images, spread over those that are given
 PRODUCTS = ("attention.qkv", "attention.out", "mlp.expand", "mlp.contract")  # of a block
 TOGETHER = 64  # images that are looked at at a time
 
@@ -21,6 +24,13 @@ class Scales:
 
     read: Mapping[str, Tensor] = field(default_factory=dict)
     weight: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+def sample_for(model: Model, source: Source | None = None) -> Float[Tensor, "B C H W"]:
+    """Give some images of a source, spread over it, as the model reads them; None: the sample in the box."""
+    images = source if source is not None else open_data("sample")["train"]
+    places = sorted({int(place) for place in torch.linspace(0, len(images) - 1, CALIBRATED_ON)})
+    return model.preprocess([images.read(place) for place in places])
 
 
 def products_of(model: nn.Module) -> dict[str, nn.Linear]:

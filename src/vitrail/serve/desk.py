@@ -15,7 +15,8 @@ from vitrail.config.serving import Serving
 from vitrail.errors import DataError, shortened
 from vitrail.files import fetch_public
 from vitrail.models import Model
-from vitrail.runtime.machine import choose_device, give_memory_back, resident_memory
+from vitrail.runtime.inference import InferenceOptions
+from vitrail.runtime.machine import Group, choose_device, give_memory_back, resident_memory
 from vitrail.serve.door import State
 from vitrail.serve.engine import Engine
 from vitrail.serve.jobs import Task, Ticket
@@ -44,7 +45,12 @@ class Desk:
             models,
             self.metrics,
             device=self.device,
-            precision=options.precision,
+            passes=InferenceOptions(
+                group=Group(device=self.device),
+                batch_size=options.batch_size or InferenceOptions.batch_size,
+                precision=options.precision,
+                engine=options.engine,
+            ),
             max_pixels=options.max_pixels,
             said=said,
         )

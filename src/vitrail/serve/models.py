@@ -29,12 +29,14 @@ from vitrail.inspection.views import sharper_size
 from vitrail.models import Model, ViT
 from vitrail.ops.metrics import bounded, first_classes, log_probabilities
 from vitrail.runtime.engines import EXPORTED
+from vitrail.runtime.inference import InferenceOptions, choose_model, computed_in
 from vitrail.runtime.machine import one_thread
 from vitrail.serve.metrics import Metrics
 from vitrail.verbs.opening import open_model
 
 log = logging.getLogger("vitrail.serve")
 ROOM = 2_000_000  # bytes of attention maps in an answer
+MANY = 1 << 30  # images that a server is expected to answer, where a faster path costs little to make
 MOST_LOOKED_AT = 4  # images whose attention is followed at once
 Signature = tuple[tuple[str, int, int, int], ...]
 
@@ -45,9 +47,11 @@ class Served:
 
     name: str
     source: str
-    model: Model
+    model: Model  # that is looked into
+    passes: Model  # that images go through: the same, or it made fast
     version: str
-    precision: str = "float32"
+    engine: str
+    precision: str
     max_pixels: int = 50_000_000
     loaded: float = field(default_factory=time.time)
 
@@ -93,6 +97,8 @@ class Served:
             "features": config.representation,
             "attention": isinstance(self.model, ViT),
             "version": self.version,
+            "engine": self.engine,
+            "precision": self.precision,
         }
 
 
@@ -123,7 +129,7 @@ class Represent:
 
     def compute(self, images: Sequence[UInt8[Tensor, "C H W"]]) -> list[Answer]:
         """Ask the model once for all."""
-        model, batch = self.served.model, self.served.scale(images)
+        model, batch = self.served.passes, self.served.scale(images)
         half = self.served.precision == "bfloat16"
         with torch.autocast(batch.device.type, torch.bfloat16, enabled=half):
             features, logits = model.outputs(batch)
@@ -186,12 +192,12 @@ class Shelf:
         metrics: Metrics,
         *,
         device: torch.device,
-        precision: str = "float32",
+        passes: InferenceOptions,
         max_pixels: int = 50_000_000,
         said: Mapping[str, Any] | None = None,
     ) -> None:
         self.checkpoints, self.metrics, self.device = dict(checkpoints), metrics, device
-        self._precision, self._max_pixels, self._said = precision, max_pixels, dict(said or {})
+        self._passes, self._max_pixels, self._said = passes, max_pixels, dict(said or {})
         self._image_size = self._said.pop("image_size", None)
         self.models: dict[str, Served] = {}
         self.errors: dict[str, str] = {}  # why a newer checkpoint was refused
@@ -237,15 +243,21 @@ class Shelf:
     def _open(self, name: str) -> Served:
         source = self.checkpoints[name]
         device = None if isinstance(source, Model) else self.device
-        model = open_model(source, self._image_size, device, self._said).eval().requires_grad_(requires_grad=False)
+        opened = open_model(source, self._image_size, device, self._said).eval().requires_grad_(requires_grad=False)
+        model = opened.plain
+        endless = MANY if next(model.parameters()).device.type == "cpu" else 0
         if model.config.channels not in (1, 3):
             raise CheckpointError(f"images have 1 or 3 channels; {name} reads {model.config.channels}.")
+        passes = choose_model(opened, endless, self._passes)
+        computed = computed_in(passes, self._passes)
         served = Served(
             name=name,
             source="" if isinstance(source, Model) else source,
             model=model,
+            passes=passes,
             version=digest_of(model)[:16],
-            precision=self._precision,
+            engine=computed["engine"],
+            precision=computed["precision"],
             max_pixels=self._max_pixels,
         )
         _try_out(served)

@@ -134,6 +134,8 @@ class ModelCard(BaseModel):
     features: int
     attention: bool
     version: str = Field(description="Of the weights: the same on every replica.")
+    engine: str = Field(description="What images go through: plain, or this machine's faster path.")
+    precision: str
     refused: str | None = Field(description="Why a newer checkpoint is not served.")
 
 

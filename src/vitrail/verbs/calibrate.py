@@ -18,6 +18,7 @@ from vitrail.evaluation.cached import cached_outputs
 from vitrail.inspection.views import has_classes_of
 from vitrail.models import Model
 from vitrail.ops.metrics import calibration, fit_temperature, log_probabilities
+from vitrail.runtime.inference import choose_model
 from vitrail.train.task import kept_back, was_trained_on, without_held_out
 from vitrail.verbs.opening import AnyModel, Measuring, data_name, measuring, model_name, open_model, run_of
 
@@ -71,7 +72,7 @@ def calibrate(
     folder = None if isinstance(run, Model) or isinstance(model, Model) else _card_of(name, run)
     source, said = choose_validation(open_data(data, allow_pipe=allow_pipe), run, data_name(data), split)
     with measuring(calibrate, model, options) as how:
-        opened = open_model(model, None, how.group.device, options)
+        opened = choose_model(open_model(model, None, how.group.device, options), len(source), how)
         count = check_classifier(opened)
         if not has_classes_of(opened, source):
             raise DataError(f"the model's {count} classes are not the data's. Calibrate on data of the same classes.")

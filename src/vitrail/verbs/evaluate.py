@@ -31,7 +31,7 @@ from vitrail.inspection.report import MOST_IMAGES, check_folder, title_of, write
 from vitrail.inspection.study import draw_images, drawn_count, look_at
 from vitrail.inspection.views import spread
 from vitrail.models import Model
-from vitrail.runtime.inference import InferenceOptions
+from vitrail.runtime.inference import InferenceOptions, choose_model, computed_in
 from vitrail.runtime.reporter import Reporter, harmless
 from vitrail.train.task import kept_back, was_trained_on, without_held_out
 from vitrail.verbs.opening import (
@@ -116,7 +116,7 @@ def evaluate(
     `token_merging` lets the layers of `model` merge that share of its patches, and `keep_aspect_ratio` shows it every
     image whole and in its own shape, as in `vitrail.predict`; with `against=model` it is compared with itself, and what
     that costs or brings is measured in pairs.
-    Options: batch_size, workers, device, precision ("float32" or "bfloat16"), bad_image_limit, fresh, report; and how
+    Options: batch_size, workers, device, precision, engine, bad_image_limit, fresh, report; and how
     `model` reads images: preprocessing, mean, deviation, resize, crop_share, interpolation, as in `vitrail.load`; and
     what the files leave open: heads, grid, activation, epsilon.
     `preprocessing="measure"` tries the usual ways on labeled images and takes the best; its accuracy is optimistic.
@@ -153,7 +153,8 @@ def evaluate(
     found = report_of(first, worst=worst, other=others[0] if others else None, copies=copies)
     if (temperature := opened[0].model.card.temperature) != 1:
         found["temperature"] = temperature
-    setting = {"split": said, "precision": how.precision, "labels": labels, "mapping": mapping}
+    computed = computed_in(opened[0].model, how)
+    setting = {"split": said, "precision": computed["precision"], "labels": labels, "mapping": mapping}
     setting |= {"image_size": image_size, **passing}
     card = opened[0].model.card
     if choice is not None or read_preprocessing(unmeasured(options)):
@@ -162,7 +163,9 @@ def evaluate(
     rows = results(found, run=name, data=said_data, setting={key: value for key, value in setting.items() if value})
     found |= said_passes(opened[0].model)
     time = {"seconds": round(first.found.seconds, 2), "reused": first.found.reused}
-    document = document_of("evaluate", rows, run=name, data=said_data, split=said, **found, time=time)
+    document = document_of(
+        "evaluate", rows, run=name, data=said_data, split=said, **found, time=time, computed=computed
+    )
     if (assumption := card.assumption(opened[0].model.config.image_size)) is not None:
         document["assumed"] = assumption
     if choice is not None:
@@ -217,6 +220,7 @@ def _open(
     if is_measured(prepared) and (labels is not None or mapping is not None):
         raise ConfigError("preprocessing=measure goes by the data's own labels. Leave labels and mapping out.")
     opened, name = open_model(model, image_size, options.group.device, unmeasured(prepared)), model_name(model)
+    opened = choose_model(opened, len(source), options)
     count, names = check_classifier(opened), opened.card.class_names
     fits = count == len(source.class_names) and names in (None, source.class_names)
     if labels is not None:
@@ -288,8 +292,9 @@ def _write_page(
     worst = document["worst"]["images"][:MOST_IMAGES]
     wrong = [row["sample"] for row in worst]
     chosen = wrong or spread(len(source), SHOWN).tolist()
-    title, drawn = title_of(opened.name), draw_images(source, drawn_count(opened.model))
-    subject, places = look_at(title, opened.model, source, chosen, wrong, drawn=drawn, bias=False, report=report)
+    title, plain = title_of(opened.name), opened.model.plain
+    drawn = draw_images(source, drawn_count(plain))
+    subject, places = look_at(title, plain, source, chosen, wrong, drawn=drawn, bias=False, report=report)
     if worst and subject.found is not None and len(places) == len(worst):  # by whatever labels it was measured
         labels = [row["class"] for row in worst]
         subject.found.views = subject.found.views._replace(labels=labels, verdicts=[False] * len(worst))

@@ -14,6 +14,7 @@ from vitrail.evaluation.shots import NEIGHBORS, PAPER_L2, PROBES, Settings
 from vitrail.evaluation.verification import Verification, curve_table, measure_verification
 from vitrail.files import home_path, write_bytes
 from vitrail.models.build import first_blocks
+from vitrail.runtime.inference import choose_model, computed_in
 from vitrail.runtime.reporter import harmless, text_table
 from vitrail.verbs.opening import AnyModel, Measuring, data_name, measuring, model_name, open_model, run_of
 
@@ -94,7 +95,7 @@ def fewshot(
     draws others. `probes` are "ridge" (least squares, with `l2`), "knn" (with `neighbors`) and "logistic". `layer`
     takes the features after so many blocks. `as_authors` squashes images to 8/7 of the size and crops the center, as
     the paper's authors do. `out` is a folder for fewshot.json. Features are cached on disk, unless `fresh`.
-    Options: batch_size, workers, device, precision ("float32" or "bfloat16"), bad_image_limit, fresh, report; and
+    Options: batch_size, workers, device, precision, engine, bad_image_limit, fresh, report; and
     preprocessing, mean, deviation, resize, crop_share, interpolation, as in `vitrail.load`; and what the file leaves
     open: heads, grid, activation, epsilon.
     """
@@ -111,11 +112,13 @@ def fewshot(
         prepared = {**options, **AS_AUTHORS} if as_authors else options
         opened = open_model(model, image_size, how.group.device, prepared)
         if layer is not None:
-            opened = first_blocks(opened, layer)
-        table = few_shot_table(opened, sets, how, settings)
+            opened = first_blocks(opened.plain, layer)
+        opened = choose_model(opened, sum(map(len, sets)), how)
+        table, computed = few_shot_table(opened, sets, how, settings), computed_in(opened, how)
         writes = how.group.is_main
     rows = results_of(table, model_name(model), data_name(data), settings)
-    document = document_of("fewshot", rows, split=said, layer=layer, left_out=table.left_out, short_classes=table.short)
+    more = {"left_out": table.left_out, "short_classes": table.short, "computed": computed}
+    document = document_of("fewshot", rows, split=said, layer=layer, **more)
     if writes and out is not None:
         write_document(home_path(out) / "fewshot.json", document)
     return FewShot(table=table, settings=settings, split=said, found=document)
@@ -142,7 +145,7 @@ def verify(
     `gallery` is how many images of each person the others are found by; `far` the share of pairs of different people
     that may be accepted; `flip` adds the mirrored image's embedding. `out` is a folder for verification.json and
     roc.csv. Embeddings are cached on disk, unless `fresh`.
-    Options: batch_size, workers, device, precision ("float32" or "bfloat16"), bad_image_limit, fresh, report; and
+    Options: batch_size, workers, device, precision, engine, bad_image_limit, fresh, report; and
     preprocessing, mean, deviation, resize, crop_share, interpolation, as in `vitrail.load`; and what the file leaves
     open: heads, grid, activation, epsilon.
     """
@@ -151,7 +154,7 @@ def verify(
     name, said_data = model_name(model), data_name(data)
     chosen = choose_split(splits, said_data, split)
     with measuring(verify, model, options) as how:
-        opened = open_model(model, image_size, how.group.device, options)
+        opened = choose_model(open_model(model, image_size, how.group.device, options), len(splits[chosen]), how)
         showing = how.showing(f"embeddings by {harmless(name)}")
         found = measure_verification(
             opened, splits[chosen], showing, gallery=gallery, far=far, flip=flip, everyone=everyone

@@ -81,8 +81,8 @@ def inspect(
     check_folder(folder, titles[0])
     source = None if images is None else _open(images, split, report, allow_pipe=allow_pipe)
     with report.working(f"loading {' and '.join(titles)}"):
-        opened = open_model(model, image_size, device, hints)
-        other = None if against is None else open_model(against, image_size, device, hints_of(hints))
+        opened = open_model(model, image_size, device, hints).plain
+        other = None if against is None else open_model(against, image_size, device, hints_of(hints)).plain
     chosen, mistakes = ([], []) if source is None else choose_images(opened, source, count, search, report)
     if source is None:
         random = []

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from vitrail.checkpoint.load import load
 from vitrail.config import FILE_FIELDS, Grid, Preprocessing, as_size, name_of, read_preprocessing
+from vitrail.config.engine import Engine, Precision
 from vitrail.config.given import check_passes, no_images
 from vitrail.config.model import Activation
 from vitrail.config.name_tables import NamesTable
@@ -31,9 +32,11 @@ from vitrail.errors import ConfigError, DataError
 from vitrail.files import home_path
 from vitrail.models import Model
 from vitrail.runtime.engines import is_exported, open_engine
-from vitrail.runtime.inference import InferenceOptions, Precision, inference_options
+from vitrail.runtime.fast import open_fast
+from vitrail.runtime.inference import InferenceOptions, inference_options
 from vitrail.runtime.machine import choose_device, joined, keep_memory
 from vitrail.runtime.merging import MergedModel
+from vitrail.runtime.optimized import is_optimized
 from vitrail.runtime.packing import PackedModel
 from vitrail.runtime.reporter import Reporter
 
@@ -84,7 +87,8 @@ class Options(FileHints, total=False):
     batch_size: int | None  # None: 16, or 256 on a GPU
     workers: int | None  # processes that decode; None: by the machine
     device: Device | None  # None: a GPU where there is one; a model in memory stays where it is
-    precision: Precision
+    precision: Precision  # eight bits are calibrated on the sample in the box; vitrail.optimize takes other images
+    engine: Engine  # auto: the faster path where it repays; plain: the modules as they are; fast: always
     report: Reporter
 
 
@@ -139,6 +143,8 @@ def open_model(
     if not isinstance(model, Model):
         if is_exported(source := model_source(model)):
             return _open_exported(source, image_size, device, prepared, hints)
+        if is_optimized(home_path(source)):
+            return _open_optimized(source, image_size, device, prepared, hints)
         device = choose_device(device)
         return load(source, image_size=image_size, device=device, preprocessing=prepared, **hints)
     if hints:
@@ -193,6 +199,27 @@ def _open_exported(
     size = None if image_size is None else as_size(image_size)
     model = open_engine(home_path(source), size)
     model.card = model.card.prepared(prepared, model.config.channels)
+    return model
+
+
+def _open_optimized(
+    source: str,
+    image_size: ImageSize | None,
+    device: Device | None,
+    prepared: Mapping[str, Any],
+    hints: Mapping[str, Any],
+) -> Model:
+    """Open a folder of a model in eight bits, which knows itself."""
+    if hints:
+        name, value = next(iter(hints.items()))
+        raise ConfigError(f"a folder of vitrail.optimize knows its model; got {name}={value}. Leave {name} out.")
+    model = open_fast(home_path(source), device)
+    if image_size is not None and as_size(image_size) != model.config.image_size:
+        raise ConfigError(
+            f"the model reads images of {model.config.image_size}; got image_size={image_size}. Optimize the "
+            f"checkpoint that it came from: vitrail.optimize(path, image_size={image_size}, precision=...)."
+        )
+    model.card = model.plain.card = model.card.prepared(prepared, model.config.channels)
     return model
 
 

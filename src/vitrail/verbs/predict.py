@@ -14,7 +14,7 @@ from vitrail.config.check import whole
 from vitrail.config.given import check_passes
 from vitrail.errors import ConfigError, DataError
 from vitrail.models import Model, eval_mode
-from vitrail.runtime.inference import compute_outputs, inference_options
+from vitrail.runtime.inference import choose_model, compute_outputs, computed_in, inference_options
 from vitrail.runtime.machine import Group
 from vitrail.runtime.reporter import SILENT
 from vitrail.verbs.opening import (
@@ -49,7 +49,7 @@ def predict(
     `model` is a name, a file, a run or its folder, or a model in memory. The result is a sequence, of one image too, in
     the order given; images that cannot be read are in its `failed`, with the reason. `top` is how many classes of an
     image rows and tables show; `features=True` keeps what the classifier reads too. Options: image_size, batch_size,
-    workers, device, precision ("float32" or "bfloat16"), report; and where the file does not say how it reads images,
+    workers, device, precision, engine, report; and where the file does not say how it reads images,
     preprocessing, mean, deviation, resize, crop_share, interpolation, as in `vitrail.load`; and what it leaves open of
     the model: heads, grid, activation, epsilon.
 
@@ -70,6 +70,7 @@ def predict(
         classes_shown=top,
         temperature=found.model.card.temperature,
         setting=said_passes(found.model),
+        computed=found.computed,
     )
 
 
@@ -102,6 +103,7 @@ class _Found(NamedTuple):
     names: list[str]
     values: Mapping[str, Tensor]
     failed: list[Failed]
+    computed: Mapping[str, Any]
 
 
 def _run(
@@ -127,10 +129,11 @@ def _run(
     how = inference_options(Group(device=next(model.parameters()).device), **options)
     model = change_passes(model, passing, precision=how.precision, images=len(source))
     how = replace(how, workers=min(how.workers, len(source) // how.batch_size))  # no process starts for a few images
+    model = choose_model(model, len(source), how)
     total, precision = len(source), next(model.parameters()).dtype
     widths = {"logits": model.config.classes or 0, "features": model.config.representation}
     values = {part: np.empty((total, widths[part]), np.float32) for part in parts}
-    found = _Found(model, [], {}, [])
+    found = _Found(model, [], {}, [], computed_in(model, how))
 
     def read(model: Model, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
         features, logits = model.outputs(images.to(precision))

@@ -86,6 +86,7 @@ class Predictions(Sequence[Prediction]):
     classes_shown: int = 5  # of each image, in rows and tables
     temperature: float = 1.0  # of the model's card, by which logits are divided before they are probabilities
     setting: Mapping[str, Any] = field(default_factory=dict)  # how images went through the model, where not as ever
+    computed: Mapping[str, Any] = field(default_factory=dict)  # engine, precision and device
 
     def __len__(self) -> int:
         return len(self.names)
@@ -125,7 +126,8 @@ class Predictions(Sequence[Prediction]):
             [{"label": label, "probability": share} for label, share in each.top(self.classes_shown)] for each in self
         )
         answers = [{"name": name, "top": top} for name, top in zip(self.names, tops, strict=True)]
-        return {**self.setting, "predictions": answers, "failed": [each._asdict() for each in self.failed]}
+        failed = [each._asdict() for each in self.failed]
+        return {**self.setting, "predictions": answers, "failed": failed, "computed": dict(self.computed)}
 
     def table(self, shown: int | None = None) -> Iterator[str]:
         """Give a table for people: a line for each image, its label and the others; on a terminal in its width."""

@@ -34,7 +34,8 @@ LONGEST_NAME = 1000  # signs of a tensor's
 MOST_AXES = 16
 LARGEST_HEADER = 16 << 20  # bytes: that of 10,000 tensors has 2
 PRECISIONS = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
-CODES = {dtype: code for code, dtype in PRECISIONS.items()}
+EIGHT = {"I8": torch.int8, "F8_E4M3": torch.float8_e4m3fn}  # of weights with scales beside them, read where asked for
+CODES = {dtype: code for code, dtype in (PRECISIONS | EIGHT).items()}
 # What compiling, sharding and recomputing put into the names of a module's parts, wherever it was done.
 WRAPPING = re.compile(r"(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 # What a damaged archive raises, from zlib's errors to those of zip's many features.
@@ -266,7 +267,7 @@ class SafeArchive(Archive):
 
     kind = "safetensors"
 
-    def __init__(self, path: Path, file: BinaryIO) -> None:
+    def __init__(self, path: Path, file: BinaryIO, precisions: Mapping[str, torch.dtype] = PRECISIONS) -> None:
         from safetensors import SafetensorError, safe_open
 
         self._number = file.fileno()
@@ -290,7 +291,7 @@ class SafeArchive(Archive):
         header = unwrapped(header)
         self._starts = {name: 8 + length + said["data_offsets"][0] for name, said in header.items()}
         entries = {
-            name: Entry(tuple(said["shape"]), PRECISIONS.get(said["dtype"]) or str(said["dtype"]))
+            name: Entry(tuple(said["shape"]), precisions.get(said["dtype"]) or str(said["dtype"]))
             for name, said in header.items()
         }
         super().__init__(path, file, entries, notes=notes)
@@ -306,10 +307,12 @@ class SafeArchive(Archive):
         return tensor.reshape(entry.shape)
 
 
-def read_safetensors(path: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]:
+def read_safetensors(
+    path: Path, precisions: Mapping[str, torch.dtype] = PRECISIONS
+) -> tuple[dict[str, Tensor], Mapping[str, str]]:
     """Read every tensor of a file, and its notes."""
     with refusing(path), open_regular(path) as file:
-        archive = SafeArchive(path, file)
+        archive = SafeArchive(path, file, precisions)
         return {name: archive.read(name) for name in archive.entries}, archive.notes
 
 
