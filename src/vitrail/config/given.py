@@ -53,6 +53,8 @@ def check_usage(verb: str, given: Mapping[str, Any]) -> None:
 
         check_bench(given.get("what"), **{name: given.get(name) for name in ("repeats", "seconds", "jobs")})
     elif verb == "export":
+        from vitrail.config.export import read_export
+
         calibrates = isinstance(images := given.get("calibrate"), str)
         read_export(str(given.get("to", "onnx")), given.get("precision"), given.get("loss"), calibrates=calibrates)
         if isinstance(images, str):

@@ -18,6 +18,8 @@ from vitrail.config.positions import (
     Learned2DPositions,
     LearnedPositions,
     Positions,
+    RelativePositions,
+    RotaryPositions,
     Sinusoidal2DPositions,
     SinusoidalPositions,
 )

@@ -8,9 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.exports.traced import FixedConv, plain
+from vitrail.exports.traced import plain
 from vitrail.models import Model, eval_mode
 from vitrail.models.encoder import Block
+from vitrail.runtime.folded import FixedConv
 
 Layer = nn.Linear | FixedConv  # whose products int8 is for
 SHARE = 0.75  # of a feature's range that goes into the weights

@@ -194,8 +194,9 @@ def run_on_cpu(model: Model, precision: str, batch_size: int | None, scales: Sca
     """Give the passes of a model made fast."""
     if packed.can_pack():
         return Lanes(modules_for_cpu(model, precision, batch_size or USUAL_BATCH, scales))
-    alone = isinstance(model, ViT) and model.config.reads_class_token_alone
-    return Lanes(ClassTokenForward(model).outputs if alone else model.outputs)
+    if isinstance(model, ViT) and model.config.reads_class_token_alone:
+        return Lanes(ClassTokenForward(model).outputs)
+    return Lanes(model.outputs)
 
 
 def modules_for_cpu(model: Model, precision: str, batch_size: int, scales: Scales) -> FastModules:

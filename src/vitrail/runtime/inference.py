@@ -24,6 +24,7 @@ from vitrail.runtime.cpu import has_bfloat16
 from vitrail.runtime.engines import EngineModel
 from vitrail.runtime.fast import FastModel, make_fast
 from vitrail.runtime.machine import Group, one_thread, usual_workers
+from vitrail.runtime.merging import MergedModel
 from vitrail.runtime.packing import PackedModel
 from vitrail.runtime.reporter import SILENT, Reporter
 from vitrail.runtime.scales import sample_for
@@ -74,7 +75,7 @@ def inference_options(
         batch_size=(GPU_BATCH if gpu else CPU_BATCH) if batch_size is None else whole("batch_size", batch_size),
         workers=usual_workers(gpu=gpu) if workers is None else whole("workers", workers, least=0),
         bad_image_limit=rate("bad_image_limit", bad_image_limit),
-        precision=read_precision(precision),
+        precision=read_precision(precision),  # pyright: ignore[reportArgumentType]
         engine=read_engine(engine),
         cache=not fresh,
         report=report if group.is_main else SILENT,
@@ -90,6 +91,13 @@ def choose_model(model: Model, images: int, options: InferenceOptions) -> Model:
         if options.precision not in ("float32", model.choice.precision):
             own = model.choice.precision
             raise ConfigError(f"the model is made fast in {own}; got precision={options.precision}. Leave it out.")
+        return model
+    if isinstance(model, MergedModel | PackedModel):
+        if options.precision in EIGHT or options.engine == "fast":
+            said = "token_merging" if isinstance(model, MergedModel) else "keep_aspect_ratio"
+            raise ConfigError(
+                f"{said} is a fast path of its own, in float32 or bfloat16. Leave engine={options.engine} out."
+            )
         return model
     model = model.plain
     if isinstance(model, EngineModel):

@@ -27,16 +27,16 @@ class MergedModel(Model):
 
     merging: Tensor  # tokens that each layer merges at the model's own size; rows that are kept hang on it
 
-    def __init__(self, plain: Model, share: float, *, compiled: bool = False) -> None:
+    def __init__(self, source: Model, share: float, *, compiled: bool = False) -> None:
         super().__init__()
-        self.plain, self.share = check_merging(plain, share), share
-        self.config, self.card, self.layers = plain.config, plain.card, plain.layers
-        self.trained_on = plain.trained_on
+        self.source, self.share = check_merging(source, share), share
+        self.config, self.card, self.layers = source.config, source.card, source.layers
+        self.trained_on = source.trained_on
         self.attend, self.think = attend, think
         if compiled:
             self.attend = torch.compile(attend, dynamic=True, fullgraph=True)
             self.think = torch.compile(think, dynamic=True, fullgraph=True)
-        self.register_buffer("merging", torch.tensor(self.schedule(self.plain.config.grid)))
+        self.register_buffer("merging", torch.tensor(self.schedule(self.source.config.grid)))
 
     def schedule(self, grid: Grid) -> tuple[int, ...]:
         """How many tokens each layer merges at this grid."""
@@ -54,11 +54,11 @@ class MergedModel(Model):
     def outputs(self, images: Float[Tensor, "B C H W"]) -> tuple[Tensor, Tensor | None]:
         """What the linear classifier reads, and its logits."""
         features = self.represent(images)
-        return features, self.plain.head(features) if self.config.classes else None
+        return features, self.source.head(features) if self.config.classes else None
 
     def represent(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B R"]:
         """What the linear classifier reads; a mean counts each token as often as it stands for patches."""
-        plain, leading = self.plain, self.plain.config.class_tokens
+        plain, leading = self.source, self.source.config.class_tokens
         tokens, schedule = plain.embed(images), self.schedule(plain.grid_of(images))
         sizes: Tensor | None = None  # patches that each token stands for; one each where nothing is merged yet
         for layer, block in enumerate(plain.blocks):

@@ -47,12 +47,12 @@ class PackedModel(Model):
 
     packing: Tensor  # the most patches of an image; in the digest of rows that are kept
 
-    def __init__(self, plain: Model, *, half: bool = False, fused: bool | None = None, compiled: bool = False) -> None:
+    def __init__(self, source: Model, *, half: bool = False, fused: bool | None = None, compiled: bool = False) -> None:
         super().__init__()
-        self.plain = check_packing(plain)
-        self.config, self.card, self.layers = plain.config, plain.card, plain.layers
-        self.trained_on = plain.trained_on
-        self.working = half_copy(self.plain) if half else self.plain
+        self.source = check_packing(source)
+        self.config, self.card, self.layers = source.config, source.card, source.layers
+        self.trained_on = source.trained_on
+        self.working = half_copy(self.source) if half else self.source
         like = next(self.working.parameters())
         self.fused = has_block_kernel(like.device, like.dtype) if fused is None else fused
         self.fused_block = torch.compile(fused_block, dynamic=True, fullgraph=True) if compiled else fused_block
@@ -62,12 +62,12 @@ class PackedModel(Model):
     @property
     def patch(self) -> int:
         """The side of a patch."""
-        return self.plain.config.stem.stride
+        return self.source.config.stem.stride
 
     @property
     def patches(self) -> int:
         """The most patches of an image: those of the model's own size."""
-        rows, cols = self.plain.config.grid
+        rows, cols = self.source.config.grid
         return rows * cols
 
     def said(self) -> dict[str, Any]:
@@ -76,15 +76,15 @@ class PackedModel(Model):
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Tensor:
         """Logits of images of one size; of a model without a classifier, its representation."""
-        return self.plain(images)
+        return self.source(images)
 
     def represent(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B R"]:
         """What the linear classifier reads of images of one size."""
-        return self.plain.represent(images)
+        return self.source.represent(images)
 
     def outputs(self, images: Float[Tensor, "B C H W"]) -> Outputs:
         """Representation and logits of images of one size."""
-        return self.plain.outputs(images)
+        return self.source.outputs(images)
 
     def at(self, grids: Iterable[Sequence[int]]) -> "PackedBatch":
         """Give the model of images of these grids: it is called with the patches of all."""
@@ -95,7 +95,7 @@ class PackedModel(Model):
         """Representation and logits of every image, of the patches of all, image after image."""
         if (count := sum(rows * cols for rows, cols in grids)) != len(patches):
             raise ShapeError(f"images of these grids have {count} patches; got {len(patches)}. Give those of all.")
-        model, half = self.working, self.working is not self.plain
+        model, half = self.working, self.working is not self.source
         with torch.autocast(patches.device.type, enabled=not half and torch.is_autocast_enabled(patches.device.type)):
             given = patches.to(next(model.parameters()).dtype)
             packs = packs_tokens(model)
@@ -104,7 +104,7 @@ class PackedModel(Model):
         return features.to(patches.dtype), None if logits is None else logits.to(patches.dtype)
 
     def _packed(self, patches: Float[Tensor, "N PPC"], grids: Sequence[Grid]) -> Float[Tensor, "n R"]:
-        model, leading = self.working, self.plain.config.class_tokens
+        model, leading = self.working, self.source.config.class_tokens
         layout, last = plan_layout(grids, leading, patches.device), len(model.blocks) - 1
         assert isinstance(model.embedding, PatchEmbedding)
         embedded = model.embedding.projection(patches)  # N D
@@ -127,7 +127,7 @@ class PackedModel(Model):
     def _add_positions(self, tokens: Float[Tensor, "1 S D"], layer: int, layout: Layout) -> Float[Tensor, "1 S D"]:
         """Add the vectors of every token's place in its own grid, where this layer has any."""
         positions = self.working.positions
-        if isinstance(self.plain.config.positions, NoPositions) or positions.table_of(layer) is None:
+        if isinstance(self.source.config.positions, NoPositions) or positions.table_of(layer) is None:
             return tokens
         starts, vectors = self._bank(layer, layout.grids, tokens)
         first = np.array([starts[grid] for grid in layout.grids], dtype=np.int64)
@@ -138,7 +138,7 @@ class PackedModel(Model):
 
         Threads may make some at once: each goes on with what it made, and the last one's are kept.
         """
-        leading, width = self.plain.config.class_tokens, tokens.shape[2]
+        leading, width = self.source.config.class_tokens, tokens.shape[2]
         starts, vectors = self.banks.get(layer, ({}, tokens[0, :0]))
         if vectors.dtype != tokens.dtype or vectors.numel() * vectors.element_size() > LARGEST_BANK:
             starts, vectors = {}, tokens[0, :0]
