@@ -56,8 +56,11 @@ def main() -> None:
     source = Subset(source, spread(len(source), min(given.images, len(source))))
     device = next(model.parameters()).device
     options = inference_options(Group(device=device), workers=0, fresh=True)
-    others = None if given.calibrate is None else open_data(given.calibrate, unlabeled=True)
-    images = sample_for(model, None if others is None else others[choose_split(others, given.calibrate, None)])
+    others: Source | None = None
+    if given.calibrate is not None:
+        held = open_data(given.calibrate, unlabeled=True)
+        others = held[choose_split(held, given.calibrate, None)]
+    images = sample_for(model, others)
 
     def correct(asked: Model) -> tuple[Tensor, float]:
         start = time.perf_counter()

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 import vitrail
-from vitrail.exports.int8 import quantize_graph
+from vitrail.exports.int8 import nodes_of, quantize_graph
+from vitrail.exports.layers import layers_called
 from vitrail.models import Model
 from vitrail.runtime.cpu import has_bfloat16, has_int8
 from vitrail.runtime.engines import open_engine
@@ -52,8 +53,8 @@ def peers(model: Model, images: Tensor, folder: Path, threads: int) -> dict[str,
     import openvino
 
     vitrail.export(model, to="onnx", out=folder / "model.onnx")
-    layers = sum(isinstance(layer, torch.nn.Linear) for layer in model.modules())
-    quantize_graph(folder / "model.onnx", folder / "int8.onnx", [images[:16]], [], layers)
+    nodes = nodes_of(folder / "model.onnx", [layer.weight for _, layer in layers_called(model, images[:1])])
+    quantize_graph(folder / "model.onnx", folder / "int8.onnx", [images[:16]], nodes)
     core = openvino.Core()
 
     def run(path: Path, precision: str) -> Pass:

@@ -22,7 +22,7 @@ from torch import Tensor
 from vitrail.config import Grid
 from vitrail.models import ViT, create
 from vitrail.ops.packing import fit_grid
-from vitrail.runtime.class_token import ClassTokenForward, reads_class_token_alone
+from vitrail.runtime.class_token import ClassTokenForward
 from vitrail.runtime.packing import PackedModel, by_grid, half_copy
 
 BATCHES = 4  # of other images each, in turns
@@ -107,7 +107,7 @@ def count(model: ViT, grids: list[Grid]) -> int:
 def uniform_forward(model: ViT, *, compiled: bool) -> Callable[[Tensor], object]:
     """Give the pass for images of one size."""
     given = half_copy(model) if compiled else model
-    forward = ClassTokenForward(given) if reads_class_token_alone(given) else given
+    forward = ClassTokenForward(given) if given.config.reads_class_token_alone else given
     if not compiled:
         return forward
     fast = torch.compile(forward, dynamic=False)
