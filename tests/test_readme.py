@@ -108,5 +108,14 @@ def test_a_snippet_runs_and_its_shapes_are_true(snippet: str, python: Python, tm
 
 
 def test_every_file_that_it_names_is_there() -> None:
-    links = re.findall(r"\]\((?!https)([^)]+)\)", README)
-    assert [link for link in links if not (ROOT / link).exists()] == []
+    links = re.findall(r"\]\((?!https)([^)#]*)(?:#([^)]*))?\)", README)
+    assert links
+    assert [(path, heading) for path, heading in links if not is_there(ROOT / path, heading)] == []
+
+
+def is_there(path: Path, heading: str) -> bool:
+    """Tell whether there is such a file, with such a heading where one is named."""
+    if not path.exists() or not heading:
+        return path.exists()
+    titles = re.findall(r"^#+ (.+)$", path.read_text(), flags=re.MULTILINE)
+    return heading in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}

@@ -40,7 +40,8 @@ def arguments_of(verb: str) -> tuple[dict[str, Any], bool]:
     found = {name: each.default for name, each in parameters.items() if each.kind is not each.VAR_KEYWORD}
     rest = [each for each in parameters.values() if each.kind is each.VAR_KEYWORD]
     groups = [group for each in rest for group in get_args(each.annotation)]
-    usual = {"precision": "float32", "engine": "auto", "bad_image_limit": 0.01, "fresh": False}
+    usual = {"precision": "float32", "engine": "auto", "bad_image_limit": 0.01}
+    usual |= {"fresh": False, "keep_aspect_ratio": False}
     found |= {name: usual.get(name) for group in groups for name in get_type_hints(group)}
     return found, (bool(rest) and not groups) or verb == "serve"
 

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 from weakref import finalize
 
 import torch
-from torch import Tensor
 
 from vitrail.checkpoint.adapt import ModelInMemory, Request, Weights, adapt, assemble, compare
 from vitrail.checkpoint.archives.base import Archive, Headers, open_archive, refusing
@@ -21,6 +20,7 @@ from vitrail.checkpoint.cards import find_normalization, normalized, read_card
 from vitrail.checkpoint.layouts import google, hf, lucidrains, openclip, timm, torch_encoder, torchvision
 from vitrail.checkpoint.layouts.base import Found, Layout, Row
 from vitrail.checkpoint.layouts.named import layout_of
+from vitrail.checkpoint.rows import read_weights
 from vitrail.checkpoint.run_folder import (
     ADAPTER,
     OPTIMIZED,
@@ -38,7 +38,6 @@ from vitrail.files import verify_sums
 from vitrail.models import Model, find_device
 
 logger = logging.getLogger("vitrail")
-WORKERS = min(4, os.cpu_count() or 1)
 OTHERS = (google, timm, hf, torchvision, openclip, lucidrains, torch_encoder)
 LAYOUTS = {layout.name: layout for layout in (OWN, *(each.LAYOUT for each in OTHERS))}
 
@@ -264,7 +263,7 @@ class Checkpoint:
                     card = card.without_names()
                 card = card.for_channels(new.channels).prepared(request.preprocessing, new.channels)
                 check(new, card)
-                weights = read_weights(opened, dtype)
+                weights = read_weights(opened.check(), opened.archive, dtype)
                 weights, changes = adapt(weights, old, new, new_head=request.classes is not None)
         changes = (*changes, *request.settings(old, new))
         assert card.provenance is not None
@@ -305,51 +304,6 @@ class Checkpoint:
 
 
 open_checkpoint = Checkpoint
-
-
-def read_weights(opened: Recognized, dtype: torch.dtype | None) -> Weights:
-    """Read every weight in our names and axes, in this precision or in the file's own."""
-    rows = opened.check()
-    order = [row.ours for row in rows]
-    rows.sort(key=lambda row: row.theirs)  # so that stacked layers are read once
-    if any(row.layer is not None for row in rows):
-        kept = lru_cache(maxsize=3)(opened.archive.read)  # query, key and value of all layers
-        read = {row.ours: read_row(row, kept, dtype) for row in rows}
-    else:
-        with ThreadPoolExecutor(WORKERS) as workers:
-            tensors = workers.map(lambda row: read_row(row, opened.archive.read, dtype), rows)
-            read = {row.ours: tensor for row, tensor in zip(rows, tensors, strict=True)}
-    for row in rows:  # here, where torch has all its threads, and not in each worker
-        if not is_finite(read[row.ours]):
-            raise _blame(row, opened.archive, dtype)
-    return {name: read[name] for name in order}
-
-
-def read_row(row: Row, read: Callable[[str], Tensor], dtype: torch.dtype | None) -> Tensor:
-    """Read one weight in our axes and in this precision."""
-    parts = [read(name) if row.layer is None else read(name)[row.layer] for name in row.theirs]
-    made = row.codec.read(*parts)
-    made = made.to(dtype or made.dtype).contiguous()
-    return made if row.layer is None else made.clone()  # a layer is a view of all of them
-
-
-def _blame(row: Row, archive: Archive, dtype: torch.dtype | None) -> CheckpointError:
-    """Find which of the file's tensors has numbers that are none, or that this precision cannot hold."""
-    for name in row.theirs:
-        if not is_finite(archive.read(name)):
-            return CheckpointError(
-                f"{name!r} holds numbers that are not finite (NaN or infinity): the run that wrote it diverged, or the "
-                "file is damaged. Take an earlier checkpoint."
-            )
-    return CheckpointError(f"{row.theirs[0]!r} holds numbers too large for {dtype}. Ask for another precision.")
-
-
-def is_finite(tensor: Tensor) -> bool:
-    """Tell whether every number is one."""
-    if tensor.numel() == 0:
-        return True
-    low, high = torch.aminmax(tensor)
-    return bool(torch.isfinite(low) & torch.isfinite(high))
 
 
 def _log(provenance: Provenance, assumption: str | None) -> None:

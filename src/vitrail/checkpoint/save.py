@@ -17,7 +17,8 @@ from vitrail.checkpoint.fit import check_fit, fit, fold_into
 from vitrail.checkpoint.layouts.base import Dialect, Found, Layout
 from vitrail.checkpoint.layouts.hf import config_document
 from vitrail.checkpoint.layouts.named import NAME, layout_of
-from vitrail.checkpoint.load import LAYOUTS, is_finite, open_checkpoint
+from vitrail.checkpoint.load import LAYOUTS, open_checkpoint
+from vitrail.checkpoint.rows import is_finite
 from vitrail.checkpoint.run_folder import HF_FILES, OWN, RUN_FILES, write_documents, write_run
 from vitrail.config import Card, Grid, LearnedPositions, ModelConfig, PatchStem, Provenance, ViTConfig
 from vitrail.config.given import check_layout
