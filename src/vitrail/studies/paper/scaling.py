@@ -1,4 +1,4 @@
-"""Figures 5 and 10, Table 6 (Section 4.4): accuracy against compute for ViT, hybrid and BiT, and laws of the loss."""
+"""Figure 5, Table 6 (Section 4.4): accuracy against compute for ViT, hybrid and BiT, and laws of the loss."""
 
 import math
 from collections.abc import Sequence
@@ -304,7 +304,7 @@ def law_plots(runs: dict[str, list[Run]], laws: dict[str, Foretold]) -> list[Plo
 STUDY = Study(
     name="scaling",
     title="ViT gives more for the same compute",
-    paper="Figures 5 and 10, Table 6, Section 4.4",
+    paper="Figure 5, Table 6, Section 4.4",
     claim="For the same compute ViT is better than BiT; hybrids are ahead for small budgets alone; nothing saturates.",
     cells=cells,
     read=read,
