@@ -5,6 +5,7 @@ import torch
 from families import FAMILIES, family, images_for
 from torch import Tensor, nn
 
+from vitrail.config import RotaryPositions
 from vitrail.exports.layers import Layer, evened, layers_called, rank, rounded, rounded_rows
 from vitrail.exports.traced import plain
 from vitrail.models import Model
@@ -43,9 +44,13 @@ def with_large_features(model: Model) -> Model:
     return model
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_an_evened_model_gives_the_same(name: str) -> None:
-    model = family(name)
+EVA = family("vit", mlp="gated", activation="silu", inner_norm="both", positions=RotaryPositions(), width=48)
+GATED = family("vit", mlp="gated", registers=3, pooling="token+mean", attention_width=36, qk_norm=True)
+POOLED = family("vit", pooling="attention", class_token=False, first_norm=True, projection=11)
+
+
+@pytest.mark.parametrize("model", [*map(family, FAMILIES), EVA, GATED, POOLED])
+def test_an_evened_model_gives_the_same(model: Model) -> None:
     images = images_for(model)
     with torch.no_grad():
         torch.testing.assert_close(evened(model, [images])(images), model(images), atol=2e-5, rtol=1e-5)

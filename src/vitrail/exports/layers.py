@@ -96,17 +96,24 @@ def evened(model: Model, images: Sequence[Tensor]) -> Model:
     for block in (part for part in made.modules() if isinstance(part, Block)):
         attention, width = block.attention, block.attention.out.in_features
         values = [part[2 * width :] for part in (attention.qkv.weight, attention.qkv.bias) if part is not None]
-        _move(values, attention.out, largest)
+        _move(_inner_norm(attention) or values, attention.out, largest)
+        _move(_inner_norm(block.mlp), block.mlp.contract, largest)
         if block.norm == "pre":  # after the sum, what a norm gives is the stream itself
             _move([block.attention_norm.weight, block.attention_norm.bias], attention.qkv, largest)
             _move([block.mlp_norm.weight, block.mlp_norm.bias], block.mlp.expand, largest)
     return made
 
 
+def _inner_norm(part: nn.Module) -> list[Tensor]:
+    """Give the weights of the norm before a part's last layer, as EVA has; none where there is no such norm."""
+    norm = getattr(part, "inner_norm", None)
+    return [norm.weight, norm.bias] if isinstance(norm, nn.LayerNorm) else []
+
+
 @torch.no_grad()
 def _move(source: Sequence[Tensor], layer: nn.Linear, largest: dict[nn.Module, Tensor]) -> None:
     """Divide features where they are made, and multiply the weights that read them."""
-    if layer not in largest:
+    if layer not in largest or not source:
         return
     ranges: Float[Tensor, " D"] = largest[layer].clamp(min=LEAST)
     factor = ranges**SHARE / layer.weight.abs().amax(dim=0).clamp(min=LEAST) ** (1 - SHARE)
