@@ -53,6 +53,8 @@ DOORS = {
     "timm": ("studies.bench.peers",),
     "transformers": ("studies.bench.peers",),
     "torchvision": ("studies.bench.peers",),
+    "wandb": ("runtime.tracking_process",),
+    "mlflow": ("runtime.tracking_process",),
     "executorch": ("exports", "runtime.engines"),
 }
 FILES = sorted(SOURCE.rglob("*.py"))

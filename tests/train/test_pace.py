@@ -40,7 +40,7 @@ def task(out: Path, **changes: Any) -> Task:
         changes={"depth": 1, "width": 12, "heads": 3, "mlp_width": 12},
         workers=0,
         device="cpu",
-        tensorboard=False,
+        track=(),
     )
 
 

@@ -62,7 +62,10 @@ Settings = Annotated[
     list[str] | None,
     option("Such as learning_rate=3e-4, image_size=384, mixup=0.2, model.depth=6.", "--set", metavar="FIELD=VALUE"),
 ]
-Board = Annotated[bool, option("Write for TensorBoard too.", "--tensorboard")]
+Track = Annotated[
+    str | None, option("Show the log there too: wandb, mlflow, tensorboard.", metavar="TRACKER,...", default="none")
+]
+Board = Annotated[bool, option("The same as --track tensorboard.", "--tensorboard")]
 Rates = Annotated[
     str | None, option("Learning rates to choose from.", metavar="RATE,...", default="the recipe's, those of Table 4")
 ]
@@ -101,6 +104,7 @@ def finetune(
     objective: Objective = None,
     probe: Probe = None,
     seed: Seed = None,
+    track: Track = None,
     tensorboard: Board = False,
     allow_pipe: Pipe = False,
     **options: Any,  # noqa: ANN401

@@ -15,6 +15,7 @@ from vitrail.config.name_tables import is_table
 from vitrail.config.preprocessing import MEASURE, SAID_IN_TRAINING, read_preprocessing
 from vitrail.config.recipe import Training
 from vitrail.config.recipes import recipe
+from vitrail.config.trackers import check_trackers
 from vitrail.config.words import ANSWERS, MODEL, TRAINING, suggest
 from vitrail.config.zoo import FILE_FIELDS, boxed, names, parse, read_model_settings
 from vitrail.errors import CheckpointError, ConfigError, DataError, some_of
@@ -26,7 +27,7 @@ NAMED = 5  # paths that a message lists
 TRAINS = ("finetune", "pretrain", "transfer", "vtab")
 # What these take beside fields of the training.
 OWN = ("data", "folder", "model", "out", "recipe", "minutes", "probe", "callbacks", "settings", "workers", "device")
-OWN += ("tensorboard", "allow_pipe", "rates", "seeds", "tasks", "select", "command")
+OWN += ("track", "tensorboard", "allow_pipe", "rates", "seeds", "tasks", "select", "command")
 TRAINED = ("evaluate", "fewshot", "verify", "predict", "inspect", "export", "optimize")  # what these measure is weights
 LAYOUTS = ("vitrail", "google", "timm", "hf", "torchvision")  # that weights are written in
 
@@ -40,6 +41,7 @@ def check_usage(verb: str, given: Mapping[str, Any]) -> None:
         fields = {name: value for name, value in given.items() if name not in (*OWN, *SAID_IN_TRAINING)}
         ours, _ = read_fields(model, given.get("recipe"), given.get("settings", ()), fields)
         check_minutes(given.get("minutes"), ours)
+        check_trackers(given.get("track") or (), tensorboard=bool(given.get("tensorboard")))
         read_preprocessing({name: given[name] for name in SAID_IN_TRAINING if name in given})
     elif verb == "plan":
         check_plan(given)

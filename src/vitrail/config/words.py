@@ -130,7 +130,8 @@ ANSWERS = _by_word(
         "train_split data dataset",
         "It resumes by itself where out=... is the same; another folder begins anew.": "resume "
         "resume_from_checkpoint auto_resume start_epoch overwrite_output_dir",
-        "Give tensorboard=True.": "report_to wandb log_wandb tensorboard",
+        "Give track=wandb, mlflow or tensorboard.": "report_to wandb log_wandb tensorboard mlflow track tracker "
+        "trackers logger loggers log_with",
         "Give device=cpu or device=cuda; torchrun takes several GPUs.": "device gpu gpus devices cuda use_cpu no_cuda "
         "use_gpu accelerator num_gpus n_gpu",
         "Give callbacks=[...], functions of a record of the log.": "callback callbacks compute_metrics metric",
@@ -182,8 +183,8 @@ ANSWERS = _by_word(
     }
 )
 # Arguments of the functions that train, which a name that is spelled wrongly may mean.
-ARGUMENTS = ("model", "out", "recipe", "minutes", "probe", "callbacks", "settings", "workers", "device", "tensorboard")
-ARGUMENTS += ("quiet",)
+ARGUMENTS = ("model", "out", "recipe", "minutes", "probe", "callbacks", "settings", "workers", "device", "track")
+ARGUMENTS += ("tensorboard", "quiet")
 BETAS = _by_word({"0": "adam_beta1 beta1 beta_1 b1", "1": "adam_beta2 beta2 beta_2 b2"})
 # Words for values, by the field.
 VALUES: dict[str, dict[str, object]] = {

@@ -6,7 +6,7 @@ from typing import Any
 
 from vitrail.figures import Curve
 from vitrail.files import read_json_lines
-from vitrail.train.folder import LOG
+from vitrail.train.journal import LOG
 from vitrail.train.task import folder_of
 
 Records = Sequence[Mapping[str, Any]]

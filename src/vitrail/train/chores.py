@@ -23,7 +23,8 @@ from vitrail.ops.metrics import ranks_of, within
 from vitrail.runtime.inference import InferenceOptions, feed_of
 from vitrail.runtime.memory import peak_memory
 from vitrail.runtime.reporter import Reporter
-from vitrail.train.folder import PACE, Checkpoints, Journal, numeric_environment
+from vitrail.train.folder import PACE, Checkpoints, numeric_environment
+from vitrail.train.journal import Journal
 from vitrail.train.loop import Chore, Plan, Turn, pad_batch
 from vitrail.train.state import DAMAGE, Best, DivergedError, State
 

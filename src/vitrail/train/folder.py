@@ -2,7 +2,6 @@
 
 import errno
 import json
-import math
 import os
 import re
 import shutil
@@ -40,9 +39,8 @@ from vitrail.data.source import Source, Subset
 from vitrail.data.sources.remote import RemoteShards
 from vitrail.data.splits import content_hashes
 from vitrail.errors import CheckpointError, ConfigError, VitrailError
-from vitrail.files import fingerprint_of, new_folder, read_regular, verify_sums, write_sums, writing
-from vitrail.files.atomic import HINTS, open_to_append, sync
-from vitrail.files.reading import LARGEST_DOCUMENT
+from vitrail.files import fingerprint_of, new_folder, verify_sums, write_sums, writing
+from vitrail.files.atomic import HINTS, open_to_append
 from vitrail.runtime.reporter import Reporter
 from vitrail.train.loop import Plan
 from vitrail.train.state import DAMAGE, State
@@ -57,7 +55,7 @@ LOOKED_AT = 4096  # images of a split whose contents are compared: all of a smal
 STEMS = "|".join(Path(name).stem for name in (*RUN_FILES, BEGUN, DONE, CUT, RESOLVED, LEFT_OUT, PACE))
 HALF = re.compile(rf"\.({STEMS})\.[0-9a-f]{{12}}(\.\w+)?")
 PATIENCE = 10.0  # seconds until a run that was killed is gone
-STATE, TENSORS, LOG = "state.json", "training.safetensors", "log.jsonl"
+STATE, TENSORS = "state.json", "training.safetensors"
 HIDDEN = re.compile(r"\.step-\d{9,}\.[0-9a-f]+")
 
 
@@ -293,58 +291,3 @@ def read_into(state: State, path: Path) -> dict[str, Any]:
     except DAMAGE as error:
         raise CheckpointError(f"{path} is not of this run: {error!r}. Give another folder.") from None
     return document
-
-
-class Journal:
-    """Appends lines; a run that goes on from a checkpoint goes on from the lines of that time."""
-
-    def __init__(self, folder: Path, *, tensorboard: bool = False) -> None:
-        self.path = folder / LOG
-        self.tensorboard, self.board = tensorboard, None
-
-    @property
-    def size(self) -> int:
-        """Bytes so far."""
-        return self.path.stat().st_size if self.path.exists() else 0
-
-    def cut(self, size: int, step: int) -> int:
-        """Forget what was written past a checkpoint; give how many bytes are missing before it."""
-        if self.tensorboard:
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError as error:
-                raise ConfigError(
-                    "TensorBoard is not installed. pip install 'vitrail[tensorboard]', or leave it out."
-                ) from error
-            self.board = SummaryWriter(str(self.path.parent / "tensorboard"), purge_step=step + 1)
-        missing = max(size - self.size, 0)
-        with writing(self.path):
-            if missing and self.size:
-                held = read_regular(self.path, most=LARGEST_DOCUMENT)
-                size = held.rfind(b"\n") + 1  # half a line would spoil the next
-            if self.size > size:
-                os.truncate(self.path, size)
-        return missing
-
-    def fsync(self) -> None:
-        """Wait until all is on the disk, as a checkpoint is about to count on it."""
-        with writing(self.path):
-            if self.path.exists():
-                sync(self.path)
-
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Append a line; what depends on the clock is under `time`."""
-        numbers = {name: value for name, value in record.items() if isinstance(value, float)}
-        unsaid = {name: None for name, value in numbers.items() if not math.isfinite(value)}  # JSON has no word for it
-        line = json.dumps({**record, **unsaid}, allow_nan=False) + "\n"
-        with writing(self.path), open_to_append(self.path) as file:
-            file.write(line.encode())
-        if self.board is not None:
-            for name, value in {**record, **record.get("time", {})}.items():
-                if isinstance(value, int | float) and name != "step":
-                    self.board.add_scalar(f"{record['kind']}/{name}", value, record["step"])
-
-    def close(self) -> None:
-        """Write what TensorBoard holds back."""
-        if self.board is not None:
-            self.board.close()

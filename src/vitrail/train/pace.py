@@ -15,7 +15,7 @@ from vitrail.errors import ConfigError
 from vitrail.files import read_json_lines
 from vitrail.runtime.reporter import SILENT
 from vitrail.train.chores import ANSWER
-from vitrail.train.folder import LOG
+from vitrail.train.journal import LOG
 from vitrail.train.prepare import TIMES, Probe
 from vitrail.train.run import run
 from vitrail.train.task import Task, training_split
@@ -71,7 +71,7 @@ def _trial(task: Task, probe: Probe | None = None, limit: float = math.inf) -> t
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "trial"
         splits = {"train": training_split(task.splits)}
-        trial = replace(task, out=out, training=training, splits=splits, tensorboard=False)
+        trial = replace(task, out=out, training=training, splits=splits, track=())
 
         def ends(record: Mapping[str, Any]) -> bool:
             return record["kind"] == "train" and record["step"] >= LEAST and time.monotonic() - start > limit

@@ -24,7 +24,8 @@ from vitrail.runtime.inference import InferenceOptions
 from vitrail.runtime.machine import Group, fit_micro_batch, shard
 from vitrail.runtime.reporter import Reporter
 from vitrail.train.chores import Evaluate, Evaluation, Log, Probing, Save, Tempo, measure_accuracy, measure_objective
-from vitrail.train.folder import Checkpoints, Journal
+from vitrail.train.folder import Checkpoints
+from vitrail.train.journal import Journal
 from vitrail.train.loop import Chore, Plan
 from vitrail.train.objective import (
     BuiltObjective,
@@ -135,7 +136,7 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
             return measure_accuracy(model, source, options(), forward, autocast)
         return measure_objective(plan, state, source, options())
 
-    journal = Journal(task.out, tensorboard=task.tensorboard and group.is_main)
+    journal = Journal(task.out, track=task.track if group.is_main else (), report=report)
     checkpoints = Checkpoints(task.out, keep=training.keep, objective=training.objective)
     evaluated = None if parts.val is None else partial(evaluate, parts.val)
     probed = None if probe is None else lambda: probe(state.whole_model(), options())

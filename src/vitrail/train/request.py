@@ -11,6 +11,7 @@ from vitrail.config.given import check_name, read_fields
 from vitrail.config.objective import Labels
 from vitrail.config.recipe import Training
 from vitrail.config.recipes import RECIPES, adjust
+from vitrail.config.trackers import check_trackers
 from vitrail.data.source import Source
 from vitrail.errors import ConfigError
 from vitrail.runtime.machine import choose_device, usual_workers
@@ -84,6 +85,7 @@ def make_task(
     out: Path,
     workers: int | None = None,
     device: str | None = None,
+    track: str | Sequence[str] = (),
     tensorboard: bool = False,
     command: str = "",
 ) -> Task:
@@ -104,7 +106,7 @@ def make_task(
         objective=request.objective,
         workers=usual_workers(gpu=choose_device(device).type == "cuda") if workers is None else workers,
         device=device,
-        tensorboard=tensorboard,
+        track=check_trackers(track, tensorboard=tensorboard),
     )
 
 

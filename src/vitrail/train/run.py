@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -24,11 +24,11 @@ from vitrail.files import writing
 from vitrail.runtime.machine import Group, joined
 from vitrail.runtime.memory import held_memory
 from vitrail.runtime.reporter import Reporter
+from vitrail.runtime.tracking import send_rest
 from vitrail.train.chores import Evaluation, check_finite
 from vitrail.train.folder import (
     DONE,
     LEFT_OUT,
-    LOG,
     RESOLVED,
     begin,
     check,
@@ -40,6 +40,7 @@ from vitrail.train.folder import (
     staying,
 )
 from vitrail.train.forecast import make_forecast
+from vitrail.train.journal import LOG
 from vitrail.train.loop import train
 from vitrail.train.prepare import Probe, Ready, prepare
 from vitrail.train.task import (
@@ -105,6 +106,8 @@ def run(task: Task, report: Reporter, probe: Probe | None = None, callbacks: Seq
         group.on_main(claim)
         labeled = bool(training_split(task.splits).class_names)
         if (done := read_done(task.out)) is not None:
+            if group.is_main:
+                send_rest(task.track, task.out, report)
             return Outcome(out=task.out, finished=True, **done, seconds=0.0, labeled=labeled, again=True)
         stack.enter_context(deterministic_algorithms(on=task.training.deterministic))
         # In a frame of its own: what holds the group must be gone before it ends, else torch may wait for ever.
@@ -118,31 +121,32 @@ def _train(task: Task, group: Group, report: _Watched, probe: Probe | None) -> O
     held = held_memory(group.device)
     parts = cut_parts(task, group, report)
     ready = prepare(task, parts, group, report, probe)
-    resume(ready, group, report)
-    group.on_main(lambda: write_documents(task.out, {RESOLVED: resolved(ready)}))
-    plan, state = ready.plan, ready.state
-    forecast = make_forecast(
-        plan,
-        state.model.config,
-        ready.chores,
-        report,
-        precision=ready.precision,
-        images=(len(parts.val or ()), len(parts.test or ())),
-        held=held,
-        until=task.until,
-    )
-    with listening(report) as interrupted:
-        plan.interrupted, plan.stopped = interrupted, report.stop.is_set
-        report.record({"kind": "begin", "step": state.step, "steps": plan.steps, "batch": plan.config.batch_size})
-        finished = train(plan, state, (*ready.chores, forecast))
-        if group.world_size == 1 and report.stop.is_set() and state.step < plan.steps:
-            measure_last(ready)
-        ended = {"step": state.step, "steps": plan.steps, "result_step": state.step, "metrics": state.metrics}
-        if finished:
-            ended = finish(task, ready, parts, group, report)
-            forecast.tell_end()
-        ready.journal.close()
-        return Outcome(out=task.out, finished=finished, interrupted=plan.interrupted(), **ended)
+    with closing(ready.journal):
+        resume(ready, group, report)
+        group.on_main(lambda: write_documents(task.out, {RESOLVED: resolved(ready)}))
+        plan, state = ready.plan, ready.state
+        forecast = make_forecast(
+            plan,
+            state.model.config,
+            ready.chores,
+            report,
+            precision=ready.precision,
+            images=(len(parts.val or ()), len(parts.test or ())),
+            held=held,
+            until=task.until,
+        )
+        with listening(report) as interrupted:
+            plan.interrupted, plan.stopped = interrupted, report.stop.is_set
+            report.record({"kind": "begin", "step": state.step, "steps": plan.steps, "batch": plan.config.batch_size})
+            finished = train(plan, state, (*ready.chores, forecast))
+            if group.world_size == 1 and report.stop.is_set() and state.step < plan.steps:
+                measure_last(ready)
+            ended = {"step": state.step, "steps": plan.steps, "result_step": state.step, "metrics": state.metrics}
+            if finished:
+                ended = finish(task, ready, parts, group, report)
+                forecast.tell_end()
+            ready.journal.finished = finished
+            return Outcome(out=task.out, finished=finished, interrupted=plan.interrupted(), **ended)
 
 
 def measure_last(ready: Ready) -> None:

@@ -49,7 +49,7 @@ class Task:
     objective: Objective | None = None  # of one's own, instead of the training's
     workers: int = 0
     device: str | None = None
-    tensorboard: bool = False
+    track: tuple[str, ...] = ()  # the trackers that take the log too
     until: float | None = None  # by time.monotonic: when it is to be over; its end is planned anew by the clock
     seconds: float = 0.0  # that it may take until then, all in all
 

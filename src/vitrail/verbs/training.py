@@ -24,7 +24,7 @@ from vitrail.models import Model
 from vitrail.runtime.machine import is_main_process, keep_memory
 from vitrail.runtime.reporter import began, harmless, reporting
 from vitrail.train.choice import choose_recipe, choose_start, describe_small
-from vitrail.train.folder import LOG
+from vitrail.train.journal import LOG
 from vitrail.train.pace import steps_within
 from vitrail.train.prepare import Probe
 from vitrail.train.request import TrainRequest, make_task, read_request
@@ -108,6 +108,7 @@ def finetune(
     settings: str | Sequence[str] = (),
     workers: int | None = None,
     device: str | None = None,
+    track: str | Sequence[str] = (),
     tensorboard: bool = False,
     allow_pipe: bool = False,
     quiet: bool = False,
@@ -126,7 +127,8 @@ def finetune(
     `mean=`, `deviation=`, `resize=`, `crop_share=` as in `vitrail.load`. With `out` the run is kept there, and the
     same call resumes it; without, nothing is kept on disk. `minutes` takes as many steps as fit. Each of `callbacks`,
     or the only one, sees every record of the log as a dict, and ends the run by returning True, or anything that is
-    true. `objective` may be an object of your own: docs/training.md.
+    true. `objective` may be an object of your own: docs/training.md. `track=["wandb", "mlflow", "tensorboard"]` shows
+    the log there too; `tensorboard=True` is one of them.
     """
     return _train("finetune", **locals())
 
