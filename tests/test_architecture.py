@@ -34,7 +34,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
 HEIGHT = {room: height for height, floor in enumerate(FLOORS) for room in floor}
 # One third-party library, one door: the modules (or whole rooms) that alone may import it.
 DOORS = {
-    "PIL": ("data.decode",),
+    "PIL": ("data.decode", "data.mask_files"),
     "pyarrow": ("files",),
     "matplotlib": ("figures",),
     "safetensors": ("checkpoint",),

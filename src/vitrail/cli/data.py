@@ -17,6 +17,10 @@ ImageSize = Annotated[str, option("Size of the packed images, in pixels.", metav
 Channels = Annotated[int, option("3 for color, 1 for gray.")]
 Overwrite = Annotated[bool, option("Replace OUT where it is a packed folder.", "--overwrite")]
 Mirrored = Annotated[bool, option("Also find copies that were mirrored.", "--mirrored")]
+Task = Annotated[
+    str | None,
+    option("segment or detect: look at masks, or at boxes.", metavar="WORD", default="by what the data holds"),
+]
 Unlabeled = Annotated[bool, option("Also read images without a label.", "--unlabeled")]
 
 
@@ -25,11 +29,14 @@ def check(
     sheet: Sheet = None,
     mirrored: Mirrored = False,
     unlabeled: Unlabeled = False,
+    task: Task = None,
     allow_pipe: Pipe = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Find what cannot be decoded, copies and near-copies, leaks between splits, misnamed files, odd sizes, imbalance.
+
+    Of images with masks or boxes also what is wrong with these: sizes, numbers, empty boxes and boxes outside.
 
     The exit status is 1 where something would spoil a run: damage, a copy or near-copy in two splits, two labels.
     """

@@ -27,6 +27,8 @@ HUGE = 40_000_000  # pixels
 EXTREME = 5  # the longer side by the shorter
 ROWS = 12  # classes and examples of a contact sheet
 REMEMBERED = 65_536  # contents whose judgement is kept, for where they come again
+# What may be wrong with masks and boxes.
+SPOILING = ("mask", "box sizes", "empty boxes", "boxes outside", "classes without a name")
 KNOWN = frozenset(itertools.chain.from_iterable(FORMATS.values()))
 
 
@@ -110,7 +112,7 @@ class DataReport:
     @property
     def is_clean(self) -> bool:
         """Whether nothing would spoil a run or its figures: no damage, no leak, no contradiction."""
-        damage = ("empty", "unreadable", "truncated", "left_out")
+        damage = ("empty", "unreadable", "truncated", "left_out", *SPOILING)
         broken = any(kind in report.problems for report in self.splits.values() for kind in damage)
         near = any(split != other for split, other in self.near)
         return not (broken or near or self.leaks or self.conflicts.count)
@@ -307,11 +309,18 @@ def _compare_near(splits: Mapping[str, Source], pairs: NDArray[np.int64], report
 
 
 def _letterboxed(source: Source, index: int, cell: int) -> Pixels:
-    made = np.full((cell, cell, 3), 255, dtype=np.uint8)
     try:
         data = source.read(index)
         pixels = OpenImage(data).pixels(least=(cell, cell)) if isinstance(data, bytes) else data
     except ImageError:
+        pixels = None
+    return letterboxed(pixels, cell)
+
+
+def letterboxed(pixels: Pixels | None, cell: int) -> Pixels:
+    """Show an image whole in a square, on white; red where there is none."""
+    made = np.full((cell, cell, 3), 255, dtype=np.uint8)
+    if pixels is None:
         made[:] = (200, 30, 30)
         return made
     rows, cols = (max(1, round(side * cell / max(pixels.shape[:2]))) for side in pixels.shape[:2])

@@ -29,11 +29,12 @@ from vitrail.data.transforms.finish import BatchTransform
 from vitrail.data.transforms.resize import EvalTransform, TrainTransform
 from vitrail.ops.constants import upload
 
-# From what a source holds of a sample, its number and the epoch, to uint8 C H W.
-Transform = Callable[[bytes | Pixels, int, int], Tensor]
+# From what a source holds of a sample, its number and the epoch, to uint8 C H W, or to what its `join` takes.
+Transform = Callable[[bytes | Pixels, int, int], Any]
 AHEAD = 2  # batches that a worker is given before it is done with one
 SWITCH = 0.0005  # seconds until a worker lets in its thread that hands memory over; Python waits ten times as long
 SMALL = ("labels", "samples", "places", "absent")
+KNOWN = ("masks", "objects")  # of an image, where it has them
 LISTED = 1000  # bad images that are remembered by name; all are counted
 MANY_WORKERS, LARGE_SIDE = 8, 128  # from which on workers augment, where it is left to us
 STILL = Augmentation(crop="squash", flip=False)  # nothing random
@@ -159,7 +160,9 @@ class Loader:
         images, labels = (part.pin_memory().to(self.device, non_blocking=True) for part in (batch.images, batch.labels))
         if batch.boxes is not None:
             images = crop_resize(images, upload(batch.boxes, self.device), self._shape[1:])
-        placed = batch._replace(images=images, labels=labels, boxes=None)
+        known = {name: part for name in KNOWN if (part := getattr(batch, name)) is not None}
+        known = {name: part.pin_memory().to(self.device, non_blocking=True) for name, part in known.items()}
+        placed = batch._replace(images=images, labels=labels, boxes=None, **known)
         return placed if self.after is None else self.after(placed, augmented=self.augmented)
 
 
@@ -220,7 +223,7 @@ def _hand_over(batch: Batch, event: torch.cuda.Event) -> Batch:
     """Let the stream that works wait for a batch, and keep its memory until that stream is done with it."""
     stream = torch.cuda.current_stream()
     stream.wait_event(event)
-    for part in (batch.images, batch.labels, batch.targets):
+    for part in (batch.images, batch.labels, batch.targets, batch.masks, batch.objects):
         if part is not None:
             part.record_stream(stream)
     return batch

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.config.check import whole
+from vitrail.data.annotation import Annotation
 from vitrail.data.decode import Pixels
 from vitrail.errors import ConfigError, DataError
 from vitrail.files import short_hash
@@ -49,6 +50,9 @@ class Batch(NamedTuple):
     skipped: tuple[Skip, ...]
     targets: Tensor | None = None  # B K: shares of the classes, where the images are finished
     boxes: Places | None = None  # B 4: what of each image is taken, where they are whole yet
+    masks: Tensor | None = None  # uint8 B H W: the class of every pixel, where that is what is learned
+    objects: Tensor | None = None  # B M 5: class + 1 (0: none) and box, in shares of the sides
+    truths: list[Annotation] | None = None  # of each image as it is in its file, to measure by
     grids: Places | None = None  # B 2: rows and columns of each image, where images are all their patches: N PPC
 
 
@@ -149,6 +153,13 @@ class Source(ABC):
     def name(self, index: int) -> str:
         """Name a sample for people: a path, a row of a file, a member of an archive."""
 
+    def annotation(self, index: int) -> Annotation:
+        """Give the classes of an image's pixels, or its objects, of a source that has such; as their file says them.
+
+        What cannot be read raises `ImageError` with the reason.
+        """
+        raise DataError(f"{self.name(index)} has no mask and no boxes. docs/dense.md says how to give them.")
+
     @property
     def shape(self) -> tuple[int, int, int] | None:
         """Height, width and channels, where the source holds pixels and all images are alike; else None."""
@@ -197,6 +208,10 @@ class Subset(Source):
     def name(self, index: int) -> str:
         """Name a sample as its source does."""
         return self.source.name(int(self.indices[self._within(index)]))
+
+    def annotation(self, index: int) -> Annotation:
+        """Give the source's."""
+        return self.source.annotation(int(self.indices[self._within(index)]))
 
     @property
     def shape(self) -> tuple[int, int, int] | None:

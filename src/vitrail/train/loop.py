@@ -24,6 +24,7 @@ from vitrail.train.objective import BuiltObjective
 from vitrail.train.state import Guard, State, clip, gradients, set_rate
 
 NAMED = 8  # samples of a step that diverged
+ROWS = ("images", "labels", "samples", "targets", "masks", "objects")  # of a batch, one for each image
 
 
 @dataclass
@@ -211,7 +212,7 @@ def split_micro_batches(batch: Batch, size: int, least: int) -> Iterator[Batch]:
 
 def change_rows(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
     """Do the same to all that a batch has a row of for each image."""
-    rows = {name: getattr(batch, name) for name in ("images", "labels", "samples", "targets")}
+    rows = {name: getattr(batch, name) for name in ROWS}
     return batch._replace(**{name: change(held) for name, held in rows.items() if held is not None})
 
 

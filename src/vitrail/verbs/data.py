@@ -1,7 +1,7 @@
 """`vitrail.check_data` and `pack_data`: what is wrong with data, and data as arrays."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -9,7 +9,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vitrail.data.check import ROWS, DataReport, Findings, NearCopies, check_data as check_splits, contact_sheet
+from vitrail.config.dense import DenseTask, read_task
+from vitrail.data.annotated.check import check_annotations, drawn
+from vitrail.data.annotated.open import kind_of, open_annotated
+from vitrail.data.check import (
+    ROWS,
+    SPOILING,
+    DataReport,
+    Findings,
+    NearCopies,
+    check_data as check_splits,
+    contact_sheet,
+)
 from vitrail.data.levels import Levels, measure_levels
 from vitrail.data.open import open_data
 from vitrail.data.source import Source
@@ -126,6 +137,7 @@ def check_data(
     mirrored: bool = False,
     unlabeled: bool = False,
     allow_pipe: bool = False,
+    task: DenseTask | None = None,
     report: Reporter = SILENT,
 ) -> DataCheck:
     """Find what cannot be decoded, copies and near-copies, leaks between splits, misnamed files, odd sizes, imbalance.
@@ -134,12 +146,21 @@ def check_data(
     write, with a few images of each class, its name, and the images with problems. Near-copies were encoded again,
     resized, or cropped by up to 5 % at each edge; with `mirrored`, also turned left to right. `unlabeled` also reads
     images without a label; `allow_pipe` runs the command of a pipe: source. `levels` has mean and deviation of the
-    images, as preprocessing needs them. `is_clean` is False where something would spoil a run.
+    images, as preprocessing needs them. `is_clean` is False where something would spoil a run. Images with masks or
+    boxes (docs/dense.md) are recognized, and what is wrong with these is found too; `task` ("segment" or "detect") says
+    which of them to look at.
     """
-    splits = open_data(data, allow_pipe=allow_pipe, unlabeled=unlabeled)
+    task = kind_of(data) if task is None else read_task(task)
+    if task is None:
+        splits = open_data(data, allow_pipe=allow_pipe, unlabeled=unlabeled)
+    else:
+        splits = open_annotated(data, task, progress=partial(report.progress, "reading classes of masks"))
     found = check_splits(splits, mirrored=mirrored, progress=partial(report.progress, "checking images"))
+    examples = {}
+    if task is not None:
+        examples = check_annotations(splits, found.splits, partial(report.progress, "checking masks and boxes"))
     if sheet is not None:
-        _write_sheet(home_path(sheet), splits, found)
+        _write_sheet(home_path(sheet), splits, found, examples)
     levels = {name: measure_levels(source) for name, source in splits.items()}
     return DataCheck(**vars(found), levels={name: each and each.as_one() for name, each in levels.items()})
 
@@ -183,17 +204,27 @@ def pack_data(
     return PackedData(tuple(parts))
 
 
-def _write_sheet(path: Path, splits: Mapping[str, Source], found: DataReport) -> None:
-    """Write the first images of each class of the first split, with its name, and the images that have problems."""
+def _write_sheet(
+    path: Path,
+    splits: Mapping[str, Source],
+    found: DataReport,
+    examples: Mapping[str, Mapping[str, Sequence[int]]],
+) -> None:
+    """Write the first images of each class of the first split, with its name, and the images that have problems.
+
+    What is known of masks and boxes is drawn over `examples` of the classes.
+    """
     source = next(iter(splits.values()))
     labels = np.asarray(source.labels)
     rows: list[SheetRow] = []
-    for label in np.unique(labels)[:ROWS].tolist():
+    for name, some in [*examples.get(next(iter(splits)), {}).items()][:ROWS]:
+        rows.append(SheetRow(name, [drawn(source, index) for index in some[:ROWS]]))
+    for label in () if examples else np.unique(labels)[:ROWS].tolist():
         first = np.flatnonzero(labels == label)[:ROWS]
         name = source.class_names[label] if label >= 0 else "no label"
         rows.append(SheetRow(name, [contact_sheet(source, [index]) for index in first.tolist()]))
     for split, each in splits.items():
-        kinds = {kind: found.splits[split].problems.get(kind) for kind in SHOWN_PROBLEMS}
+        kinds = {kind: found.splits[split].problems.get(kind) for kind in (*SHOWN_PROBLEMS, *SPOILING)}
         for kind, seen in (kinds | {"copies": found.duplicates.get(split)}).items():
             if seen is not None and seen.samples:
                 some = seen.samples[:ROWS]

@@ -1,0 +1,111 @@
+"""What is wrong with masks and boxes: sizes, numbers, boxes of nothing, boxes outside, classes without a name."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrail.data.annotation import VOID, Annotation, checked
+from vitrail.data.check import EXAMPLES, Findings, SplitReport, letterboxed
+from vitrail.data.decode import ImageError, OpenImage, Pixels
+from vitrail.data.mask_files import draw_boxes, lay_over
+from vitrail.data.source import Source
+
+ROW = 12  # examples of a class on a sheet
+SLACK = 1.0  # pixels by which a box may reach over the edge: some count pixels from 0 and some from 1
+Progress = Callable[[int, int], None]
+
+
+def check_annotations(
+    splits: Mapping[str, Source], reports: Mapping[str, SplitReport], progress: Progress | None = None
+) -> dict[str, dict[str, list[int]]]:
+    """Read what is known of every image, and add what is wrong to the reports; give examples of every class."""
+    shown: dict[str, dict[str, list[int]]] = {}
+    total, done = sum(len(source) for source in splits.values()), 0
+    for split, source in splits.items():
+        names = source.class_names
+        pixels, images = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
+        problems, examples = reports[split].problems, shown.setdefault(split, {name: [] for name in names})
+        for index in range(len(source)):
+            done += 1
+            if progress is not None:
+                progress(done, total)
+            try:
+                size = size_of(source.read(index))
+                found = source.annotation(index)
+            except ImageError as error:
+                if "unreadable" not in problems or source.name(index) not in "".join(problems["unreadable"].examples):
+                    problems.setdefault("mask", Findings()).add(f"{source.name(index)}: {error}", index)
+                continue
+            for kind, text in judge(found, *size):
+                problems.setdefault(kind, Findings()).add(f"{source.name(index)}: {text}", index)
+            counts = counts_of(found, len(names))
+            pixels += counts
+            images += counts > 0
+            for number in np.flatnonzero(counts):
+                if len(examples[names[number]]) < min(ROW, EXAMPLES):
+                    examples[names[number]].append(index)
+        reports[split].class_counts = dict(zip(names, images.tolist(), strict=True))
+    return shown
+
+
+def size_of(data: bytes | Pixels) -> tuple[int, int]:
+    """Give height and width of an image, upright."""
+    if isinstance(data, bytes):
+        image = OpenImage(data)
+        return image.height, image.width
+    return data.shape[0], data.shape[1]
+
+
+def judge(found: Annotation, height: int, width: int) -> Iterator[tuple[str, str]]:
+    """Say what is wrong with what is known of an image of this size."""
+    if found.mask is not None:
+        if found.mask.shape != (height, width):
+            yield "mask", f"{found.mask.shape[0]}x{found.mask.shape[1]} pixels, the image {height}x{width}"
+        elif (found.mask == VOID).all():
+            yield "mask", "all of it is void"
+        return
+    if found.size not in (None, (height, width)):
+        yield "box sizes", f"said to be {found.size[0]}x{found.size[1]} pixels, and is {height}x{width}"
+    sides = found.boxes[:, 2:] - found.boxes[:, :2]
+    for box in found.boxes[(sides <= 0).any(axis=1)]:
+        yield "empty boxes", said(box)
+    over = np.concatenate([-found.boxes[:, :2], found.boxes[:, 2:] - [width, height]], axis=1).max(axis=1, initial=0)
+    for box in found.boxes[(over > SLACK) & (sides > 0).all(axis=1)]:
+        yield "boxes outside", f"{said(box)} of an image of {width} by {height}"
+    if (unnamed := int((found.classes < 0).sum())) > 0:
+        yield "classes without a name", f"{unnamed} objects of classes that the training split does not have"
+
+
+def said(box: NDArray[np.float64]) -> str:
+    """Say a box."""
+    left, top, right, bottom = (f"{edge:g}" for edge in box)
+    return f"{left},{top} to {right},{bottom}"
+
+
+def counts_of(found: Annotation, classes: int) -> NDArray[np.int64]:
+    """Count the pixels, or the objects, of each class."""
+    values = found.classes[found.classes >= 0] if found.mask is None else found.mask[found.mask != VOID]
+    return np.bincount(values.ravel().astype(np.int64), minlength=classes)[:classes]
+
+
+def drawn(source: Source, index: int, cell: int = 192) -> Pixels:
+    """Draw what is known of an image over it, in a square; red where one of them cannot be read."""
+    return letterboxed(_drawn(source, index), cell)
+
+
+def _drawn(source: Source, index: int) -> Pixels | None:
+    try:
+        data = source.read(index)
+        pixels = OpenImage(data).pixels() if isinstance(data, bytes) else data
+        found = checked(source.annotation(index), *pixels.shape[:2])
+    except ImageError:
+        return None
+    return draw_annotation(pixels, found, source.class_names)
+
+
+def draw_annotation(pixels: Pixels, found: Annotation, names: tuple[str, ...]) -> Pixels:
+    """Draw classes of pixels, or boxes with their classes' names, over an image."""
+    if found.mask is not None:
+        return lay_over(pixels, found.mask)
+    return draw_boxes(pixels, found.boxes, found.classes, [names[number] for number in found.classes])

@@ -1,0 +1,180 @@
+"""COCO's JSON: images, categories, and annotations with boxes, polygons or run lengths."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitrail.config.dense import DenseTask
+from vitrail.data.annotated.folder import FileSource
+from vitrail.data.annotation import Annotation, of_boxes, of_mask
+from vitrail.data.decode import ImageError
+from vitrail.data.mask_files import fill_polygons
+from vitrail.errors import DataError
+from vitrail.files import fingerprint_of, read_json
+
+LARGEST = 1 << 30  # bytes of a document; COCO's own are 470 MB
+ROBOFLOW = "_annotations.coco.json"
+WORDS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+BACKGROUND = "background"
+
+
+class CocoSource(FileSource):
+    """The images of one document; its categories are the classes, by their ids, after the background for pixels."""
+
+    def __init__(self, path: Path, task: DenseTask, categories: Mapping[int, str] | None = None) -> None:
+        document = read_document(path)
+        self.path, self.task = path, task
+        own = categories_of(document, path) if categories is None else categories
+        self.numbers = {number: place for place, number in enumerate(sorted(own))}
+        images = sorted(document["images"], key=lambda image: str(image.get("file_name")))
+        roots = _roots(path)
+        root = next((root for root in roots if images and (root / str(images[0]["file_name"])).is_file()), None)
+        if images and root is None:
+            places = ", ".join(map(str, roots))
+            raise DataError(f"{path}: its image {images[0]['file_name']!r} is in none of {places}. Put them together.")
+        inside = [str(image["file_name"]) for image in images]
+        if outside := [name for name in inside if Path(name).is_absolute() or ".." in Path(name).parts]:
+            raise DataError(f"{path} names {outside[0]!r}, which is not in its own folder. Give relative names.")
+        names = tuple(own[number] for number in sorted(own))
+        names = (BACKGROUND, *names) if task == "segment" else names
+        rows: dict[Any, list[Mapping[str, Any]]] = {}
+        for row in document["annotations"]:
+            rows.setdefault(row.get("image_id"), []).append(row)
+        self._rows = [rows.get(image.get("id"), []) for image in images]
+        self._sizes = [(image.get("height"), image.get("width")) for image in images]
+        self.image_ids = [image.get("id") for image in images]
+        self.category_ids = sorted(own)
+        super().__init__([(root or path) / name for name in inside], names, task, fingerprint_of(str(self._rows)))
+
+    def annotation(self, index: int) -> Annotation:
+        """Give the objects of an image, or paint them, the largest first, for the classes of its pixels."""
+        rows, size = self._rows[index], self._sizes[index]
+        known = isinstance(size[0], int) and isinstance(size[1], int)
+        try:
+            if self.task == "segment":
+                if not known:
+                    raise ImageError("the document does not say the size of the image")
+                return of_mask(self._painted(rows, size))
+            boxes = np.array([row["bbox"] for row in rows], dtype=np.float64).reshape(-1, 4)
+            boxes[:, 2:] += boxes[:, :2]
+            return of_boxes(
+                boxes,
+                [self.numbers.get(row["category_id"], -1) for row in rows],
+                [bool(row.get("iscrowd", 0)) for row in rows],
+                [float(row.get("area", row["bbox"][2] * row["bbox"][3])) for row in rows],
+                size if known else None,
+            )
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise ImageError(f"its annotations are not COCO's: {error!r}") from error
+
+    def _painted(self, rows: Sequence[Mapping[str, Any]], size: tuple[int, int]) -> NDArray[np.uint8]:
+        made = np.zeros(size, dtype=np.uint8)
+        masks = [(mask_of(row["segmentation"], size), self.numbers[row["category_id"]]) for row in rows]
+        for mask, place in sorted(masks, key=lambda pair: -int(pair[0].sum())):
+            made[mask] = place + 1
+        return made
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Read a document that has images, annotations and categories."""
+    try:
+        document = read_json(path, most=LARGEST)
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot read {path}: {error}. Copy or download it again.") from error
+    lists = isinstance(document, dict) and all(isinstance(document.get(key), list) for key in ("images", "annotations"))
+    if not lists or not all(isinstance(image, dict) and "file_name" in image for image in document["images"]):
+        raise DataError(f"{path} is not COCO's: expected an object with images, annotations and categories.")
+    return document
+
+
+def categories_of(document: Mapping[str, Any], path: Path) -> dict[int, str]:
+    """Give the categories by their ids; those that nobody names by their numbers. One that no row has is left out."""
+    try:
+        named = {int(each["id"]): str(each["name"]) for each in document.get("categories", ())}
+        used = {int(row["category_id"]) for row in document["annotations"]}
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path}: its categories are not COCO's: {error!r}.") from error
+    if not named and not used:
+        raise DataError(f"{path} has no categories and no annotations. Expected some of each.")
+    both = {**{number: str(number) for number in used}, **named}
+    return {number: name for number, name in both.items() if number in used or len(used) == 0} if used else both
+
+
+def coco_places(root: Path) -> dict[str, Path]:
+    """Find the documents of a folder, by their split; none where there is no such document."""
+    if root.is_file():
+        return {_split_of(root.stem) or "all": root} if root.suffix.lower() == ".json" else {}
+    found: dict[str, Path] = {}
+    for place in sorted(root.iterdir()):
+        if (place / ROBOFLOW).is_file() and place.name.lower() in WORDS:
+            found[WORDS[place.name.lower()]] = place / ROBOFLOW
+    if found:
+        return _ordered(found)
+    documents = [
+        path
+        for folder in (root / "annotations", root)
+        if folder.is_dir()
+        for path in sorted(folder.glob("*.json"))
+        if path.name != "classes.json" and not path.stem.startswith(("captions", "person_keypoints", "stuff"))
+    ]
+    for path in documents:
+        split = _split_of(path.stem) or ("all" if len(documents) == 1 else None)
+        if split is not None and split not in found:
+            found[split] = path
+    return _ordered(found)
+
+
+def coco_splits(places: Mapping[str, Path], task: DenseTask) -> dict[str, CocoSource]:
+    """Open the documents with one list of categories: those of the first."""
+    first = next(iter(places.values()))
+    categories = categories_of(read_document(first), first)
+    return {split: CocoSource(path, task, categories) for split, path in places.items()}
+
+
+def mask_of(said: Any, size: tuple[int, int]) -> NDArray[np.bool_]:  # noqa: ANN401
+    """Give what polygons or run lengths cover."""
+    if isinstance(said, list):
+        return fill_polygons(size, said)
+    counts = said["counts"]
+    runs = counts if isinstance(counts, list) else unpacked(counts)
+    if sum(runs) != size[0] * size[1] or list(said["size"]) != list(size):
+        raise ValueError(f"runs of {sum(runs)} pixels of {said['size']} for an image of {size}")
+    values = np.arange(len(runs)) % 2 == 1  # in turn without and with, down the columns
+    return np.repeat(values, runs).reshape(size[1], size[0]).T
+
+
+def unpacked(text: str | bytes) -> list[int]:
+    """Read run lengths as COCO packs them: five bits a sign, lowest first, differences to the run before the last."""
+    runs: list[int] = []
+    value, shift = 0, 0
+    for sign in text if isinstance(text, bytes) else text.encode("ascii"):
+        bits = sign - 48
+        value |= (bits & 31) << shift
+        shift += 5
+        if bits & 32:
+            continue
+        if bits & 16:
+            value -= 1 << shift
+        runs.append(value + (runs[-2] if len(runs) > 2 else 0))
+        value, shift = 0, 0
+    return runs
+
+
+def _roots(path: Path) -> list[Path]:
+    """List where the images of a document may lie."""
+    folder, base = path.parent, path.parent.parent if path.parent.name == "annotations" else path.parent
+    split = _split_of(path.stem)
+    named = [path.stem.removeprefix("instances_"), *(word for word, meant in WORDS.items() if meant == split)]
+    inside = [base / inner / name for inner in (".", "images") for name in named]
+    return [folder, base, *inside, base / "images", *[each / "images" for each in inside]]
+
+
+def _split_of(stem: str) -> str | None:
+    return next((split for word, split in WORDS.items() if word in stem.lower()), None)
+
+
+def _ordered(found: Mapping[str, Path]) -> dict[str, Path]:
+    return {split: found[split] for split in ("train", "val", "test", "all") if split in found}
