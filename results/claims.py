@@ -81,11 +81,13 @@ def objectives() -> dict[str, Any]:
 
 def summary(found: dict[str, Kept | None]) -> str:
     """List every claim with its verdict."""
-    rows = [
-        [f"[{STUDIES[name].title}](#{anchor(STUDIES[name].title)})", STUDIES[name].paper, verdict_of(each)]
-        for name, each in found.items()
-    ]
+    rows = [[linked(STUDIES[name].title, each), STUDIES[name].paper, verdict_of(each)] for name, each in found.items()]
     return "\n".join([*markdown_table(("claim", "of the paper", "here"), rows), ""])
+
+
+def linked(title: str, found: Kept | None) -> str:
+    """Name a claim, with a link to its section where there is one."""
+    return title if found is None else f"[{title}](#{anchor(title)})"
 
 
 def verdict_of(each: Kept | None) -> str:

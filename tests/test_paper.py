@@ -24,7 +24,7 @@ SHAPE = re.compile(r"^(\w+) = [^#\n]*# \[([\d, ]+)\]$", flags=re.MULTILINE)
 
 @pytest.fixture(scope="module")
 def code_links() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("code_links", ROOT / "docs/code_links.py")
+    spec = importlib.util.spec_from_file_location("code_links", ROOT / "docs/tools/code_links.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -36,7 +36,7 @@ def code_links() -> ModuleType:
 def test_links_to_code_are_lines_of_it_and_their_numbers_are_right(code_links: ModuleType) -> None:
     for page in code_links.pages():
         assert code_links.lost(page) == []
-        assert page.read_text() == code_links.renumbered(page), "run: python docs/code_links.py"
+        assert page.read_text() == code_links.renumbered(page), "run: python docs/tools/code_links.py"
     assert len(code_links.LINK.findall(TEXT)) > 50
 
 

@@ -1,4 +1,4 @@
-"""Line numbers of links to code: `python docs/code_links.py` writes them anew.
+"""Line numbers of links to code: `python docs/tools/code_links.py` writes them anew.
 
 A link to code is a line of a file, or a part of one, as it stands there: [`text`](../src/FILE#L12). Where the text is
 in several lines, the number says which; it stays with the nearest one.
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-DOCS = Path(__file__).parent
+DOCS = Path(__file__).parents[1]
 LINK = re.compile(r"\[`(?P<text>[^`]+)`\]\((?P<path>(?:\.\./)+(?:src|tests|benchmarks)/[^)#]+)#L(?P<line>\d+)\)")
 
 
