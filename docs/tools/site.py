@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from reference import commands, functions
+from signatures import commands, functions
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
