@@ -313,7 +313,8 @@ def test_int8_stays_near_and_says_what_it_costs(untyped: None, tmp_path: Path, t
     assert made.quantized.loss <= 5
     assert made.quantized.images == 1000
     assert not made.quantized.labeled
-    assert "answers that stay the same" in str(made)
+    assert "of the answers on 1,000 images stay the same" in str(made)
+    assert "these images have no labels of its classes" in str(made)
     images = images_for(model, batch=4)
     with torch.no_grad():
         torch.testing.assert_close(open_engine(path)(images), model(images), atol=0.05, rtol=0)

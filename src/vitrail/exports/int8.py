@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.data.open import choose_split, open_data
+from vitrail.data.open import choose_split, open_data, open_images
 from vitrail.data.source import Source, Subset
 from vitrail.errors import CheckpointError, DataError
-from vitrail.evaluation.answers import answers
+from vitrail.evaluation.answers import Answers, answers
 from vitrail.exports.layers import layers_called, rank
 from vitrail.inspection.views import has_classes_of, spread
 from vitrail.models import Model
@@ -46,26 +46,35 @@ class Quantized:
     images: int
     accuracy: tuple[float, float]  # of the model and of the file; without labels, how many answers stay the same
     comparison: Comparison
+    expected: float  # points lost if the model's probabilities are right: of its own answers less of the file's
     calibrated_on: int
 
     @property
     def loss(self) -> float:
-        """Points of accuracy that are lost."""
-        return 0 - 100 * self.comparison.difference
+        """Points of accuracy that are lost; without labels, those that the model's own probabilities expect."""
+        return 0 - 100 * self.comparison.difference if self.labeled else self.expected
 
     def document(self) -> dict[str, Any]:
         """Give it as plain values, for JSON."""
         return {**asdict(self), "loss": self.loss}
 
     def __str__(self) -> str:
+        kept = f"; in float32 stay {', '.join(self.kept)}" if self.kept else ""
+        what = (
+            f"int8 in {self.layers - len(self.kept)} of {self.layers} matrix products, calibrated on "
+            f"{self.calibrated_on:,} images{kept}\n"
+        )
+        if not self.labeled:
+            return what + (
+                f"{self.accuracy[1]:.2%} of the answers on {self.images:,} images stay the same; by the model's own "
+                f"probabilities that costs {self.loss:.2f} points of accuracy\n(these images have no labels of its "
+                "classes: calibrate on some that have, and the accuracy itself is measured)"
+            )
         lost = self.loss, *(-100 * end for end in reversed(self.comparison.interval))
         loss, low, high = (round(points, 2) + 0.0 for points in lost)  # and no zero with a sign
-        kept = f"; in float32 stay {', '.join(self.kept)}" if self.kept else ""
-        what = "accuracy" if self.labeled else "answers that stay the same (there are no labels)"
-        return (
-            f"int8 in {self.layers - len(self.kept)} of {self.layers} matrix products, calibrated on "
-            f"{self.calibrated_on:,} images{kept}\n{what}: {self.accuracy[0]:.2%} before, {self.accuracy[1]:.2%} in "
-            f"int8, on the same {self.images:,} images: {loss:.2f} points lost (95 %: {low:.2f} to {high:.2f})"
+        return what + (
+            f"accuracy: {self.accuracy[0]:.2%} before, {self.accuracy[1]:.2%} in int8, on the same {self.images:,} "
+            f"images: {loss:.2f} points lost (95 %: {low:.2f} to {high:.2f})"
         )
 
 
@@ -73,14 +82,13 @@ class Quantized:
 class Calibrating:
     """The images that int8 is fitted to and measured on, and the points that it may lose."""
 
-    data: object = None
-    loss: float | None = None
+    source: Source
+    loss: float = LOSS
 
     def images(self, model: Model) -> list[Tensor]:
         """Give the images to calibrate on, in batches as the model reads them."""
-        source = self._source()
         options = inference_options(Group(device=torch.device("cpu")), workers=0)
-        some = Subset(source, spread(len(source), CALIBRATED_ON))
+        some = Subset(self.source, spread(len(self.source), CALIBRATED_ON))
         return [batch.images for batch in feed_of(model, some, options).epoch(0)]
 
     def quantize(
@@ -100,16 +108,15 @@ class Calibrating:
         nodes = nodes_of(graph, [layer.weight for _, layer in called])
         with report.working("ranking the layers"):
             ranked = rank(traced, torch.cat(images)[:RANKED_ON])
-        source = self._source()
-        before = _first_classes(model, source, report)
+        before = _answers(model, self.source, report)
         step, kept = max(-(-len(ranked) // STEPS), 1), 0
         while True:
             names = [called[place][0] for place in ranked[:kept]]
             made = graph.with_name(f"{graph.stem}-int8.onnx")
             with report.working("quantising"):
                 quantize_graph(graph, made, images, [nodes[place] for place in ranked[kept:]])
-            found = self._compare(opened(made), source, before, report, names, len(ranked), images)
-            if found.loss <= (LOSS if self.loss is None else self.loss):
+            found = self._compare(opened(made), before, report, names, len(ranked), images)
+            if found.loss <= self.loss:
                 break
             if kept == len(ranked):
                 raise CheckpointError(f"int8 loses {found.loss:.2f} points with every layer in float32.")
@@ -121,17 +128,17 @@ class Calibrating:
     def _compare(
         self,
         engine: EngineModel,
-        source: Source,
-        before: NDArray[np.int64],
+        before: Answers,
         report: Reporter,
         kept: Sequence[str],
         layers: int,
         images: list[Tensor],
     ) -> Quantized:
-        after = _first_classes(engine, source, report)
-        labeled = has_classes_of(engine, source) and bool((source.labels >= 0).any())
-        wanted = np.asarray(source.labels)[_measured(source)] if labeled else before
-        first, second = (before == wanted)[wanted >= 0], (after == wanted)[wanted >= 0]
+        after = _answers(engine, self.source, report)
+        labeled = has_classes_of(engine, self.source) and bool((before.labels >= 0).any())
+        counted = before.labels >= 0 if labeled else before.has_answer
+        wanted = (before.labels if labeled else before.answer)[counted]
+        first, second = before.answer[counted] == wanted, after.answer[counted] == wanted
         return Quantized(
             layers=layers,
             kept=tuple(kept),
@@ -139,16 +146,19 @@ class Calibrating:
             images=len(first),
             accuracy=(float(first.mean()), float(second.mean())),
             comparison=compare(first, second),
+            expected=100 * expected_loss(before, after),
             calibrated_on=sum(map(len, images)),
         )
 
-    def _source(self) -> Source:
-        data = SAMPLE if self.data is None else self.data
-        splits = open_data(data)
-        source = splits[choose_split(splits, str(data), None)]
-        if not len(source):
-            raise DataError("int8 is calibrated on images, and there are none. Give calibrate=... with some.")
-        return source
+
+def calibration_source(data: object, what: str) -> Source:
+    """Open the images that are given, with labels or without; the sample in the box where none are."""
+    data = SAMPLE if data is None else data
+    splits = open_images(data) if isinstance(data, str | os.PathLike) else open_data(data)
+    source = splits[choose_split(splits, str(data), None)]
+    if not len(source):
+        raise DataError(f"{what} on images, and there are none. Give calibrate=... with some.")
+    return source
 
 
 def _measured(source: Source) -> NDArray[np.int64]:
@@ -156,11 +166,22 @@ def _measured(source: Source) -> NDArray[np.int64]:
     return spread(len(source), MEASURED_ON if (source.labels >= 0).any() else MEASURED_ON // 10)
 
 
-def _first_classes(model: Model, source: Source, report: Reporter) -> NDArray[np.int64]:
-    """Give the first class of each measured image."""
+def _answers(model: Model, source: Source, report: Reporter) -> Answers:
+    """Answer each measured image that can be read."""
     options = inference_options(Group(device=torch.device("cpu")), workers=0, fresh=True, report=report)
     some = Subset(source, _measured(source))
-    return answers(model, some, options.showing("measuring"), labeled=False).answer
+    return answers(model, some, options.showing("measuring"), labeled=False)
+
+
+def expected_loss(before: Answers, after: Answers) -> float:
+    """Give the accuracy that other answers to the same images lose where the first model's probabilities are right.
+
+    A class beyond its first five counts as impossible.
+    """
+    same = before.classes == after.answer[:, None]  # N k
+    theirs = np.where(same & before.has_answer[:, None], before.probabilities, 0).sum(axis=1)
+    lost = np.where(before.has_answer, before.confidence - theirs, 0)
+    return float(lost.mean())
 
 
 def nodes_of(graph: Path, weights: Sequence[Tensor]) -> list[str]:

@@ -1,6 +1,5 @@
 """The weights of a page as bytes: halves, or int8, and 12 bits where that costs too much, measured on images."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -13,10 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitrail.data.open import choose_split, open_data, open_images
 from vitrail.data.source import Subset
-from vitrail.errors import ConfigError, DataError
-from vitrail.exports.int8 import LOSS, RANKED_ON, SAMPLE, STEPS
+from vitrail.errors import ConfigError
+from vitrail.exports.int8 import LOSS, RANKED_ON, STEPS, calibration_source
 from vitrail.inspection.views import has_classes_of, spread
 from vitrail.models import ViT, eval_mode
 from vitrail.models.heads import SHORTEST, CosineHead
@@ -189,13 +187,7 @@ def _compared(of: Rounded, exact: Tensor, now: Tensor, labels: Int[Tensor, " B"]
 
 def _images(model: ViT, calibrate: object, count: int) -> tuple[Float[Tensor, "B C H W"], Int[Tensor, " B"]]:
     """Give images spread over a source (the sample in the box where none is given), and their classes in the model."""
-    data = SAMPLE if calibrate is None else calibrate
-    splits = open_images(data) if isinstance(data, str | os.PathLike) else open_data(data)
-    source = splits[choose_split(splits, str(data), None)]
-    if not len(source):
-        raise DataError(
-            "a page is compared with its model on images, and there are none. Give calibrate=... with some."
-        )
+    source = calibration_source(calibrate, "a page is compared with its model")
     options = inference_options(Group(device=torch.device("cpu")), workers=0)
     batches = list(feed_of(model, Subset(source, spread(len(source), count)), options).epoch(0))
     labels = torch.cat([batch.labels for batch in batches])

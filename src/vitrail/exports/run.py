@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from vitrail.checkpoint.load import of_run
 from vitrail.config.export import EXTRA, OPTIONS, SUFFIX, read_export
 from vitrail.errors import CheckpointError, ConfigError
-from vitrail.exports.int8 import Calibrating, Quantized
+from vitrail.exports.int8 import LOSS, Calibrating, Quantized, calibration_source
 from vitrail.exports.layers import evened
 from vitrail.exports.openvino import note_openvino, write_openvino
 from vitrail.exports.page_weights import Rounded
@@ -126,7 +126,10 @@ def export(
     sizes = sizes_of(opened.config, fixed=fixed_size, planned=target == "executorch")
     outputs = ("logits", "features") if opened.config.classes else ("features",)
     plan = _Plan(opened.eval(), target, precision, sizes, outputs, with_preprocessing, report)
-    calibrating = Calibrating(data=calibrate, loss=loss) if precision == "int8" else None
+    calibrating = None
+    if precision == "int8":
+        source = calibration_source(calibrate, "int8 is calibrated")
+        calibrating = Calibrating(source=source, loss=LOSS if loss is None else loss)
     with staged(path) as temporary:
         verified, quantized = _write(plan, temporary, calibrating)
     return Exported(
