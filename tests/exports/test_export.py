@@ -317,13 +317,13 @@ def test_int8_stays_near_and_says_what_it_costs(untyped: None, tmp_path: Path, t
     assert "these images have no labels of its classes" in str(made)
     images = images_for(model, batch=4)
     with torch.no_grad():
-        torch.testing.assert_close(open_engine(path)(images), model(images), atol=0.05, rtol=0)
+        torch.testing.assert_close(open_engine(path)(images), model(images), atol=0.1, rtol=0)
 
 
 @pytest.mark.slow
 def test_int8_is_in_the_products_alone_of_every_family(untyped: None, tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
-    for name, products in (("bit", 13), ("hybrid", 18), ("cosines", 10)):
+    for name, products in (("bit", 13), ("hybrid", 22), ("cosines", 10), ("post norm, sinusoidal", 10)):
         made = vitrail.export(FAMILIES[name], out=tmp_path / f"{name}.onnx", precision="int8", loss=100)
         assert made.quantized is not None
         assert (made.quantized.layers, made.quantized.kept) == (products, ())
@@ -342,8 +342,8 @@ def test_layers_go_back_to_float32_until_the_loss_is_met(untyped: None, tmp_path
     model = small()
     with torch.no_grad():
         model.blocks[0].mlp.contract.weight[:, 3] *= 1000  # pyright: ignore[reportIndexIssue, reportAttributeAccessIssue]
-    made = vitrail.export(model, out=tmp_path / "int8.onnx", precision="int8", loss=0.05)
+    made = vitrail.export(model, out=tmp_path / "int8.onnx", precision="int8", loss=0.0005)
     assert made.quantized is not None
-    assert made.quantized.loss <= 0.05
+    assert made.quantized.loss <= 0.0005
     assert made.quantized.kept
     assert 0 < len(made.quantized.kept) < made.quantized.layers
