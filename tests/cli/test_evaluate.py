@@ -24,7 +24,7 @@ from vitrail.data.sources.memory import MemorySource
 from vitrail.errors import ConfigError
 from vitrail.evaluation.results import read_results
 from vitrail.runtime.inference import InferenceOptions
-from vitrail.train.chores import measure_accuracy
+from vitrail.train.measuring import measure_accuracy
 
 IMAGES = 41  # which no batch below goes into
 
@@ -92,7 +92,7 @@ def test_what_is_written_is_the_document_and_a_line_for_each_image(
     found = evaluated(capsys, home / "one", home / "images", "--out", out)
     assert json.loads((out / "evaluation.json").read_text()) == found
     rows = {row.metric: row for row in read_results(out / "evaluation.json")}
-    assert rows.keys() == {"accuracy", "top5", "loss", "ece"}
+    assert rows.keys() == {"accuracy", "balanced_accuracy", "macro_f1", "top5", "loss", "ece"}
     assert rows["accuracy"].value == found["accuracy"]
     lines = list(csv.DictReader(io.StringIO((out / "predictions.csv").read_text())))
     assert len(lines) == len({line["name"] for line in lines}) == IMAGES

@@ -12,6 +12,7 @@ from copies import copies, picture
 from numpy.typing import NDArray
 from PIL import Image
 
+import vitrail
 from vitrail.data import check
 from vitrail.data.check import check_data, contact_sheet
 from vitrail.data.decode import ImageError, Pixels
@@ -214,6 +215,19 @@ def test_imbalance_is_the_largest_class_by_the_smallest() -> None:
     assert (report.class_counts, report.imbalance) == ({"a": 6, "b": 4}, 1.5)
     assert only(Named(list(samples), ("a", "b", "c"))).imbalance == float("inf")
     assert only(Named([], ())).imbalance == 1.0
+
+
+def test_uneven_classes_are_named_with_what_helps() -> None:
+    samples: list[tuple[str, bytes | Pixels | None, int]] = [
+        (f"{number}.jpg", jpeg(number), int(number == 0)) for number in range(11)
+    ]
+    said = vitrail.check_data({"train": Named(samples, ("often", "seldom", "never"))})
+    report = said.splits["train"]
+    assert report.uneven is not None
+    assert "10 to 1: often has 10 images, seldom 1" in report.uneven
+    assert "logit_adjustment=1" in str(said)
+    assert said.document()["splits"]["train"]["uneven"] == report.uneven
+    assert only(Named(samples[7:], ("often", "seldom"))).uneven is None
 
 
 def test_a_contact_sheet_has_a_row_a_class_and_letterboxes() -> None:

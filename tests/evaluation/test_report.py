@@ -44,6 +44,10 @@ def test_accuracy_top_five_and_loss_are_scikit_learns(said: Any) -> None:
     labels, answered = source.labels[rows], shares[rows].argmax(axis=1)
     assert document["images"] == len(rows) == 54
     assert document["accuracy"] == pytest.approx(metrics.accuracy_score(labels, answered))
+    answers = shares[rows].argmax(axis=1)
+    recalls = metrics.recall_score(labels, answers, average="macro", labels=sorted({*labels.tolist()}))
+    assert document["balanced_accuracy"] == pytest.approx(recalls)
+    assert document["macro_f1"] == pytest.approx(metrics.f1_score(labels, answers, average="macro"))
     assert document["top5"] == pytest.approx(metrics.top_k_accuracy_score(labels, shares[rows], k=5, labels=range(7)))
     assert document["loss"] == pytest.approx(metrics.log_loss(labels, shares[rows], labels=range(7)), rel=1e-4)
     assert document["interval"] == wilson(int((labels == answered).sum()), 54)
@@ -110,6 +114,8 @@ def test_the_document_is_json_and_its_rows_say_the_same(said: Any) -> None:
     assert {row.metric: row.value for row in rows} == {
         "accuracy": document["accuracy"],
         "top5": document["top5"],
+        "balanced_accuracy": document["balanced_accuracy"],
+        "macro_f1": document["macro_f1"],
         "loss": document["loss"],
         "ece": document["calibration"]["error"],
     }
@@ -122,7 +128,9 @@ def test_few_classes_have_no_top_five() -> None:
     found = Subject(title="", found=answers(model, source, passing()), source=source, class_names=None, labeled=True)
     document = report(found)
     assert "top5" not in document
-    assert {row.metric for row in results(document, run="", data="", setting={})} == {"accuracy", "loss", "ece"}
+    assert {row.metric for row in results(document, run="", data="", setting={})} == {
+        *("accuracy", "balanced_accuracy", "macro_f1", "loss", "ece")
+    }
 
 
 def test_predictions_are_a_line_for_each_image_that_was_read() -> None:
@@ -174,7 +182,9 @@ def test_a_model_that_never_answers_has_an_accuracy_and_no_loss() -> None:
     document = report(subject(model, Pictures(5)))
     assert (document["accuracy"], document["no_answer"]) == (0, 5)
     assert "loss" not in document
-    assert [row.metric for row in results(document, run="", data="", setting={})] == ["accuracy", "top5"]
+    assert [row.metric for row in results(document, run="", data="", setting={})] == [
+        *("accuracy", "top5", "balanced_accuracy", "macro_f1")
+    ]
 
 
 def test_two_models_are_compared_on_the_images_that_both_answer() -> None:

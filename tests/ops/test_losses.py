@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from reference import faces, optimizers as reference
+from reference import faces, optimizers as reference, uneven as slow
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -171,3 +171,35 @@ def test_the_gradient_is_finite_where_an_image_lies_on_its_direction_or_opposite
     loss_of(with_margin(beyond, targets[:1], 64.0, 0.5), targets[:1], "softmax").sum().backward()
     assert beyond.grad is not None
     assert beyond.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("focal", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
+def test_weights_and_the_focal_loss_are_those_of_a_loop(kind: Loss, focal: float) -> None:
+    logits, targets = case()
+    labels, weights = torch.arange(11) % 7, torch.rand(7, generator=torch.Generator().manual_seed(1))
+    hard = F.one_hot(labels, 7).float()
+    found = loss_of(logits, hard, kind, weights=weights, focal=focal)
+    expected = slow.loss(logits.double().tolist(), labels.tolist(), kind, weights.double().tolist(), focal)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=2e-5)
+    even = loss_of(logits, targets, kind, weights=torch.ones(7), focal=0.0)
+    torch.testing.assert_close(even, loss_of(logits, targets, kind))
+
+
+def test_weights_of_shares_are_torchs() -> None:
+    logits, targets = case()
+    weights = torch.linspace(0, 3, 7)
+    expected = F.cross_entropy(logits, targets, weight=weights, reduction="none")
+    torch.testing.assert_close(loss_of(logits, targets, "softmax", weights=weights), expected)
+
+
+def test_a_focal_loss_is_finite_and_has_a_finite_gradient_where_an_answer_is_sure() -> None:
+    for kind in ("softmax", "sigmoid"):
+        logits = torch.tensor([[90.0, -90.0], [-90.0, 90.0], [0.0, 0.0]], requires_grad=True)
+        losses = loss_of(logits, torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]), kind, focal=0.5)
+        losses.sum().backward()
+        assert losses[0] < 1e-6
+        assert losses[1] > 80
+        assert losses[2] == 0
+        assert logits.grad is not None
+        assert logits.grad.isfinite().all()

@@ -13,8 +13,9 @@ from vitrail.data.decode import Pixels
 from vitrail.data.source import Source
 from vitrail.data.sources.memory import MemorySource
 from vitrail.train.choice import BOX, FEW, choose, choose_recipe, choose_start, describe_small
+from vitrail.train.gaps import describe_gaps
 from vitrail.train.request import TrainRequest, read_request
-from vitrail.train.task import Parts, describe_gaps, open_start
+from vitrail.train.task import Parts, open_start
 
 
 class Sized(MemorySource):

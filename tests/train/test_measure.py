@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import f1_score, recall_score
 from torch import Tensor
 
 from vitrail.data.decode import ImageError, Pixels
@@ -14,7 +15,7 @@ from vitrail.errors import DataError
 from vitrail.models import Model, create
 from vitrail.runtime.inference import InferenceOptions
 from vitrail.runtime.machine import Group
-from vitrail.train.chores import count_correct, measure_accuracy
+from vitrail.train.measuring import count_correct, measure_accuracy
 
 NAMES = tuple("abcdefg")
 CPU = Group(device=torch.device("cpu"))
@@ -53,7 +54,7 @@ def small(classes: int = 7, **changes: Any) -> Model:
 
 def one_by_one(model: Model, source: MemorySource, samples: list[int]) -> dict[str, float]:
     """The same, image by image, in plain Python."""
-    losses, right, five = [], 0, 0
+    losses, right, five, true, said = [], 0, 0, [], []
     for sample in samples:
         pixels = MemorySource.read(source, sample).astype(np.float32)
         image = torch.from_numpy((pixels - 127.5) / 127.5).permute(2, 0, 1)[None]
@@ -61,8 +62,11 @@ def one_by_one(model: Model, source: MemorySource, samples: list[int]) -> dict[s
         own = int(source.labels[sample])
         losses.append(float(np.logaddexp.reduce(logits)) - logits[own])
         places = sorted(range(len(logits)), key=lambda label: -logits[label])
+        true, said = [*true, own], [*said, places[0]]
         right, five = right + (places[0] == own), five + (own in places[:5])
     found = {"accuracy": right / len(samples), "top5": five / len(samples), "loss": float(np.mean(losses))}
+    found |= {"balanced_accuracy": recall_score(true, said, average="macro", labels=sorted({*true}))}
+    found |= {"macro_f1": f1_score(true, said, average="macro")}
     return found | {"images": len(samples), "left_out": 0}
 
 
@@ -100,7 +104,8 @@ def test_images_that_cannot_be_read_are_left_out_and_counted_up_to_a_limit() -> 
 
 def test_a_set_without_any_label_has_an_accuracy_of_nothing() -> None:
     found = measure_accuracy(small(), images_of(3).forget(0, 1, 2), InferenceOptions(group=CPU))
-    assert found == {"accuracy": 0, "loss": 0, "images": 0, "left_out": 0, "top5": 0}
+    nothing = dict.fromkeys(("accuracy", "balanced_accuracy", "macro_f1", "loss", "images", "left_out", "top5"), 0)
+    assert found == nothing
 
 
 def test_few_classes_have_no_top_five() -> None:

@@ -22,7 +22,7 @@ from vitrail.models.encoder import SampleRandom
 from vitrail.runtime.inference import InferenceOptions
 from vitrail.runtime.machine import Group
 from vitrail.runtime.reporter import SILENT
-from vitrail.train.chores import measure_objective
+from vitrail.train.measuring import measure_objective
 from vitrail.train.prepare import Ready, prepare
 from vitrail.train.task import Parts, Task
 

@@ -26,13 +26,13 @@ from vitrail.files import transfer
 from vitrail.models import build
 from vitrail.runtime.reporter import Reporter
 from vitrail.train.folder import lock, run_lock
+from vitrail.train.gaps import describe_held_out
 from vitrail.train.task import (
     CUT,
     Task,
     build_model,
     choose_parts,
     cut_dev,
-    describe_held_out,
     foresee_model,
     keep_classes,
     kept_back,

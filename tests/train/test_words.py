@@ -42,6 +42,10 @@ def read(*settings: str, recipe: str | None = None, **fields: Any) -> TrainReque
         ("betas=(0.9, 0.95)", "betas", (0.9, 0.95)),
         ("precision=bf16-mixed", "precision", "bfloat16"),
         ("criterion=ce", "loss", "softmax"),
+        ("class_weight=balanced", "class_weights", "balanced"),
+        ("class_weights=[1, 2.5, 0]", "class_weights", (1.0, 2.5, 0.0)),
+        ("class_weights=none", "class_weights", None),
+        ("focal_gamma=2", "focal", 2.0),
     ],
 )
 def test_a_word_of_training_is_its_field(setting: str, field: str, value: object) -> None:
@@ -95,7 +99,8 @@ def test_a_word_of_the_model_is_its_field_also_without_a_prefix(setting: str, fi
         ("save_dir=run", "Give out="),
         ("num_gpus=2", "device=cuda; torchrun"),
         ("max_time=3", "Give minutes="),
-        ("class_weights=1", "classes have no weights"),
+        ("weighted_sampler=true", "sampling=balanced"),
+        ("class_weights=even", "balanced, effective, or numbers such as"),
         ("vflip=0.5", "flip is horizontal"),
         ("lr_decay=0.1", "Set curve, and final_learning_rate"),
         ("smoothing_label=0.1", "Did you mean 'label_smoothing'"),

@@ -147,6 +147,13 @@ def part(name: str, value: object, kinds: tuple[type, ...]) -> object:
     return value
 
 
+def word_or_numbers(name: str, value: object, *, words: tuple[str, ...], what: str) -> Any:  # noqa: ANN401
+    """Read one of a few words, or several numbers of at least 0."""
+    if isinstance(value, str) and value in words:
+        return value
+    return several(name, value, f"{', '.join(words)}, or {what}", not_negative)
+
+
 def several(name: str, value: object, what: str, each: Check, *, empty: bool = False, count: int = 0) -> Any:  # noqa: ANN401
     """Read several values, so many where it is said, each by a check of its own."""
     items = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else None

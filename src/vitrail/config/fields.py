@@ -252,6 +252,8 @@ def _read(name: str, text: Any, hint: Any) -> object:  # noqa: ANN401
     if NoneType in options and text.lower() == "none":
         return None
     kind = next(option for option in options if option is not NoneType)
+    if any(get_origin(option) is Literal and text in get_args(option) for option in options):
+        return text
     try:
         if get_origin(kind) is Literal or kind is str:
             return text
@@ -267,6 +269,8 @@ def _read(name: str, text: Any, hint: Any) -> object:  # noqa: ANN401
     except (ValueError, KeyError) as error:
         several = "numbers such as " + ("3,4,6,3" if Ellipsis in get_args(kind) else "224x160")
         several = "numbers such as 0.9,0.95" if float in get_args(kind) else several
+        named = [word for option in options if get_origin(option) is Literal for word in get_args(option)]
+        several = f"{', '.join(named)}, or {several}" if named else several
         words = {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, several)
         raise ConfigError(f"{name} must be {words}; got {text!r}.") from error
 

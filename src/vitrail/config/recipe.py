@@ -16,6 +16,7 @@ from vitrail.config.check import (
     rising,
     several,
     whole,
+    word_or_numbers,
 )
 from vitrail.config.objective import Labels, Objective
 from vitrail.errors import ConfigError
@@ -32,6 +33,8 @@ Precision = Literal["auto", "float32", "bfloat16"]
 Compile = Literal["auto", "on", "off"]
 Parallel = Literal["ddp", "fsdp"]
 Result = Literal["best", "last"]
+Sampling = Literal["shuffled", "balanced"]  # every image once an epoch, or every class as often as any other
+Weighting = Literal["balanced", "effective"]  # of classes: by 1 / images, or by their effective number (Cui et al.)
 AugmentOn = Literal["auto", "workers", "device"]
 MOST_STEPS = 10**12
 LABELS = Labels()
@@ -152,6 +155,13 @@ class Training(Checked, word="training"):
     objective: Objective = LABELS
     loss: Loss = "softmax"
     label_smoothing: float = needs(rate, 0.0)  # share of every target that is spread over all classes
+    # What a class counts for in the loss; None: as much as any other.
+    class_weights: tuple[float, ...] | Weighting | None = needs(
+        word_or_numbers, None, words=("balanced", "effective"), what="a number for each class"
+    )
+    sampling: Sampling = "shuffled"
+    logit_adjustment: float = needs(not_negative, 0.0)  # times the log of a class's share, in the loss (Menon et al.)
+    focal: float = needs(not_negative, 0.0)  # power of the focal loss (Lin et al., 2017); 0: none
     ema: EMA | None = None
     augmentation: Augmentation = Augmentation()
     dropout: float | None = needs(rate, None)  # None: the model's own
@@ -184,6 +194,13 @@ class Training(Checked, word="training"):
         self._check_margin()
         self._check_objective()
 
+    @property
+    def corrections(self) -> list[str]:
+        """What is asked for against uneven classes."""
+        asked = {"class_weights": self.class_weights in ("balanced", "effective")}
+        asked |= {"sampling": self.sampling == "balanced", "logit_adjustment": self.logit_adjustment > 0}
+        return [f"{name}={getattr(self, name)}" for name, said in asked.items() if said]
+
     def _check_objective(self) -> None:
         if isinstance(self.objective, Labels):
             return
@@ -194,6 +211,7 @@ class Training(Checked, word="training"):
                 f"images are to be predicted as they are, not changed by {' and '.join(changing)}. Set {cure}."
             )
         usual = {"margin": None, "held_out": 0.0, "label_smoothing": 0.0, "loss": "softmax", "head_bias": 0.0}
+        usual |= {"class_weights": None, "sampling": "shuffled", "logit_adjustment": 0.0, "focal": 0.0}
         if said := [name for name, value in usual.items() if getattr(self, name) != value]:
             cure = " and ".join(f"{name}={'none' if usual[name] is None else usual[name]}" for name in said)
             raise ConfigError(f"only labels have {' and '.join(said)}, and the objective learns without. Set {cure}.")

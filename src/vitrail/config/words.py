@@ -69,6 +69,10 @@ TRAINING = _by_word(
         "decoder_depth": "decoder_num_hidden_layers",
         "colors": "colours num_colors n_colors",
         "margin": "arcface_margin arc_margin",
+        "class_weights": "class_weight cls_weight cls_weights",
+        "sampling": "sampler",
+        "logit_adjustment": "logit_adjust logit_adj",
+        "focal": "focal_gamma focal_loss",
         "ema.ramp": "model_ema_warmup ema_warmup ema_ramp",
         "schedule.drop": "decay_rate gamma lr_gamma lr_decay_rate lr_decay_factor",
         "randaugment.layers": "num_ops rand_augment_num_ops",
@@ -166,7 +170,7 @@ ANSWERS = _by_word(
         "Set layer_decay: each block learns at that share of the next one's rate.": "backbone_lr head_lr lr_mult",
         "Set curve, and final_learning_rate; layer_decay is of the blocks.": "lr_decay lrf",
         "Set loss=sigmoid.": "bce_loss bce_target_thresh",
-        "Every image counts alike: classes have no weights.": "class_weights class_weight weighted_sampler",
+        "Set sampling=balanced.": "weighted_sampler class_balanced_sampler oversample oversampling",
         "Every image is seen once in an epoch, and the last batch counts.": "repeated_aug aug_repeats drop_last "
         "dataloader_drop_last",
         "Augmentation has fields, each off with 0, false or none: crop_area, flip, jitter, randaugment, three_augment, "
@@ -229,6 +233,7 @@ RENAMED["decay"] = "weight_decay"  # of an optimizer; an average's is still its 
 ADDED = frozenset({"cosine_scale", "margin", "held_out", "objective", "causal", "probe_every", "decoder_head_width"})
 ADDED |= {"warmup_epochs", "result", "class_token", "registers", "first_norm", "final_norm", "mlp", "inner_norm"}
 ADDED |= {"qk_norm", "attention_width", "projection", "norms", "code"}
+ADDED |= {"class_weights", "sampling", "logit_adjustment", "focal"}
 MEANT = {"decoder_head_width": 32, "result": "last"}  # or what was meant then
 
 

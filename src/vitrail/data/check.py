@@ -19,6 +19,7 @@ from vitrail.data.transforms.resize import resize, to_tensor
 from vitrail.files import image_hash
 from vitrail.files.hashes import WIDTH
 from vitrail.ops.near import BUCKET, near_pairs
+from vitrail.ops.uneven import HELPS, UNEVEN, imbalance
 
 Progress = Callable[[int, int], None]
 EXAMPLES = 20  # of each kind of finding that are named; all are counted
@@ -91,10 +92,19 @@ class SplitReport:
     @property
     def imbalance(self) -> float:
         """The largest class by the smallest; infinite where a class has none, 1 where there are no classes."""
-        counts = self.class_counts.values()
-        if not counts or not max(counts):
-            return 1.0
-        return max(counts) / min(counts) if min(counts) else float("inf")
+        return imbalance([*self.class_counts.values()])
+
+    @property
+    def uneven(self) -> str | None:
+        """Say which classes are rare, and what to do about it; None where classes are even enough."""
+        counts = {name: count for name, count in self.class_counts.items() if count}
+        if imbalance([*counts.values()]) < UNEVEN:
+            return None
+        most, least = max(counts, key=counts.__getitem__), min(counts, key=counts.__getitem__)
+        return (
+            f"classes are uneven, {counts[most] / counts[least]:,.0f} to 1: {most} has {counts[most]:,} images, "
+            f"{least} {counts[least]:,}. {HELPS}"
+        )
 
 
 @dataclass

@@ -250,7 +250,7 @@ class _Reader(Dataset[Batch]):
                 images.append(self.transform(self.source.read(sample), sample, epoch))
                 kept.append(index)
             except ImageError as error:
-                skipped.append(Skip(sample, self.source.name(sample), str(error)))
+                skipped.append(Skip(self.source.own_number(sample), self.source.name(sample), str(error)))
         batch = Batch(
             **(getattr(self.transform, "join", None) or self._stack)(images),  # a transform to several shapes has one
             labels=torch.from_numpy(self.source.labels_of(samples[kept])),

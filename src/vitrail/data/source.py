@@ -178,6 +178,10 @@ class Source(ABC):
         """Give the labels of the samples of a batch, which `order` has numbered."""
         return self.labels[samples]
 
+    def own_number(self, sample: int) -> int:
+        """Give the number of a sample that an order has numbered: another where it repeats some."""
+        return sample
+
     def order(self, share: RankShare, *, seed: int, shuffle: bool) -> Order:
         """Say in which order the samples are read."""
         return Order(len(self), share, seed=seed, shuffle=shuffle)

@@ -21,7 +21,8 @@ from vitrail.evaluation.shots import Settings, choose_shots, measure_probes
 from vitrail.models import Model
 from vitrail.runtime.inference import InferenceOptions, Outputs
 from vitrail.runtime.reporter import SILENT, Reporter
-from vitrail.train.task import check_classes, kept_back, training_split, was_trained_on
+from vitrail.train.gaps import check_classes
+from vitrail.train.task import kept_back, training_split, was_trained_on
 
 Sets = tuple[Source, Source]  # to learn from, and to test on
 FeatureSets = tuple[Outputs, Outputs]  # of both

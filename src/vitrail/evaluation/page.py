@@ -61,6 +61,9 @@ def _tables(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         rows.append(_with_interval(apart, copies["without"]["accuracy"], copies["without"]["interval"]))
     if "top5" in document:
         rows.append(_with_interval("top-5 accuracy", document["top5"], document["top5_interval"]))
+    if "balanced_accuracy" in document:
+        rows.append(["balanced accuracy", _percent(document["balanced_accuracy"]), ""])
+        rows.append(["macro F1", _percent(document["macro_f1"]), ""])
     if "loss" in document:
         rows.append(["loss", f"{document['loss']:.4f}", ""])
     if "calibration" in document:

@@ -88,10 +88,17 @@ def report(
         "worst": _worst(subject, scored, worst),
     }
     if subject.labeled and subject.given is None:
+        document |= _evenly(subject)
         document["confusion"] = _confusion(subject)
     if other is not None:
         document["against"] = _against(subject, other)
     return document
+
+
+def _evenly(subject: Subject) -> dict[str, Any]:
+    """Give what counts every class alike, however many images it has."""
+    counts = class_counts(subject.found.labels, subject.found.answer, subject.found.count)
+    return {"balanced_accuracy": counts.balanced_accuracy, "macro_f1": counts.macro_f1}
 
 
 def headline(scored: Score) -> dict[str, Any]:
@@ -116,6 +123,7 @@ def _apart(subject: Subject, copied: NDArray[np.bool_], trained_on: int) -> dict
 def results(document: Mapping[str, Any], *, run: str, data: str, setting: Mapping[str, Any]) -> list[Result]:
     """Give the rows of a report for pages that collect them."""
     values = {"accuracy": document["accuracy"], "top5": document.get("top5"), "loss": document.get("loss")}
+    values |= {name: document.get(name) for name in ("balanced_accuracy", "macro_f1")}
     values["ece"] = document["calibration"]["error"] if "calibration" in document else None
     intervals = {"accuracy": document["interval"], "top5": document.get("top5_interval")}
     measured: Any = {"task": "evaluate", "model": run, "data": data, "setting": setting, "images": document["images"]}

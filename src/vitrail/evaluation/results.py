@@ -96,6 +96,8 @@ def _headline(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"  of images in their own shape, at most {document['most_patches']:,} patches each"
     if "top5" in document:
         yield f"top-5 accuracy {document['top5']:.2%}{_interval(document['top5_interval'])}"
+    if "balanced_accuracy" in document:
+        yield f"balanced accuracy {document['balanced_accuracy']:.2%}, macro F1 {document['macro_f1']:.2%}"
     if "by_the_datas_labels" in document:
         yield _accuracy("by the data's own labels", document["by_the_datas_labels"], document["split"])
     yield from _copies(document.get("near_copies"))

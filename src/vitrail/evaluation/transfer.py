@@ -20,10 +20,11 @@ from vitrail.evaluation.results import Result, document_of, over_seeds, write_do
 from vitrail.files import writing
 from vitrail.runtime.machine import Group, choose_device, is_main_process, joined
 from vitrail.runtime.reporter import SILENT, Reporter, harmless, text_table
+from vitrail.train.gaps import check_classes
 from vitrail.train.prepare import compiles
 from vitrail.train.run import run
 from vitrail.train.state import DivergedError
-from vitrail.train.task import CUT, Task, check_classes, choose_parts, cut_dev, training_split
+from vitrail.train.task import CUT, Task, choose_parts, cut_dev, training_split
 
 Made = TypeVar("Made")
 SAID = ("recipe", "steps", "epochs", "batch_size", "image_size")  # of the training, beside a result

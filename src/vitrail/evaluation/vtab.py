@@ -18,7 +18,8 @@ from vitrail.evaluation.results import Result, document_of, over_seeds
 from vitrail.evaluation.transfer import Score, carry_out, check_seeds, leader_first, make_folder, setting_of
 from vitrail.runtime.machine import Group, joined
 from vitrail.runtime.reporter import SILENT, Reporter
-from vitrail.train.task import CUT, DEV_SEED, Task, check_classes, remember_cut
+from vitrail.train.gaps import check_classes
+from vitrail.train.task import CUT, DEV_SEED, Task, remember_cut
 
 RECIPE = "finetune/vtab"
 PAPER = ("H/14 JFT", "L/16 JFT", "L/16 I21k")  # the rows of Table 9 that are ViTs

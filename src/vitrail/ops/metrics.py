@@ -93,6 +93,16 @@ class ClassCounts:
         """The harmonic mean of both; NaN where a class is neither there nor named."""
         return _shares(2 * self.right, self.images + self.answered)
 
+    @property
+    def balanced_accuracy(self) -> float:
+        """The mean recall of the classes that have images; 0 where none has."""
+        return _mean(self.recall)
+
+    @property
+    def macro_f1(self) -> float:
+        """The mean F1 of the classes that have images or are named; 0 where there is none."""
+        return _mean(self.f1)
+
 
 def class_counts(labels: NDArray[np.int64], answers: NDArray[np.int64], classes: int) -> ClassCounts:
     """Count by class the images that have a label; an answer of -1 names none."""
@@ -220,6 +230,11 @@ def mcnemar(one: int, other: int) -> float:
         total += term  # term is `tosses` over `heads`
         term = term * (tosses - heads) // (heads + 1)
     return min(2 * total / 2**tosses, 1.0) if 2 * total < 2**tosses else 1.0
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else 0.0
 
 
 def _shares(part: NDArray[np.generic], whole: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -38,6 +38,7 @@ class Purpose(IntEnum):
     MIXING = 7
     DROPOUT = 8
     HIDING = 9  # of patches from a model that learns without labels
+    CLASS = 12  # of a class's images, where classes come equally often
     ORDER = 13  # of samples in an epoch
     SPOILING = 40  # of patches, to see what a model relies on
     SHARD = 90  # of samples inside one

@@ -4,28 +4,19 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from vitrail.checkpoint.run_folder import read_document, write_documents
 from vitrail.config.check import whole
 from vitrail.config.recipe import MOST_STEPS
-from vitrail.data.source import Batch, Source
 from vitrail.errors import CheckpointError, DataError
-from vitrail.models import Model, eval_mode
-from vitrail.ops.losses import loss_of
-from vitrail.ops.metrics import ranks_of, within
-from vitrail.runtime.inference import InferenceOptions, feed_of
 from vitrail.runtime.memory import peak_memory
 from vitrail.runtime.reporter import Reporter
 from vitrail.train.folder import PACE, Checkpoints, numeric_environment
 from vitrail.train.journal import Journal
-from vitrail.train.loop import Chore, Plan, Turn, pad_batch
+from vitrail.train.loop import Chore, Plan, Turn
 from vitrail.train.state import DAMAGE, Best, DivergedError, State
 
 PARTS = 20  # of the time, after each of which the end is planned anew
@@ -33,7 +24,6 @@ WINDOW = 5  # parts whose pace counts
 SPARE = 0.02  # of the time, for what is written at the end
 CLOSE = 0.02  # of the steps that are left: a plan that is so near stays
 ANSWER = 1 / 3  # what an image costs that is evaluated, of one that is trained on
-Count = Callable[[Batch, int], Tensor]  # from a padded batch and its number of real images to sums
 Evaluate = Callable[[], Mapping[str, float]]  # on every rank; the same numbers on all
 
 
@@ -126,7 +116,8 @@ class Evaluation(_Measuring):
         """Evaluate."""
         metrics, took = self.measured(state)
         check_finite(metrics, state.step)
-        value = metrics["accuracy"] if "accuracy" in metrics else -metrics["loss"]  # the larger the better
+        by = "balanced_accuracy" if self.plan.config.corrections else "accuracy"
+        value = metrics[by] if by in metrics else -metrics["loss"]  # the larger the better
         state.metrics = metrics
         best, loss = state.best, metrics.get("loss")
         better = best is None or value > best.value
@@ -254,65 +245,3 @@ class Save(_Noting):
 
         path = self.plan.group.on_main(write)
         self.report.record({"kind": "save", "step": state.step, "path": str(path)})
-
-
-def measure_accuracy(
-    model: Model,
-    source: Source,
-    options: InferenceOptions,
-    forward: Callable[[Tensor], Tensor] | None = None,
-    autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
-) -> Mapping[str, float]:
-    """Classify every image with the model's own preprocessing; give accuracy, top-5 accuracy and mean loss."""
-    run = model if forward is None else forward
-
-    def count(part: Batch, real: int) -> Tensor:
-        assert part.targets is not None
-        with autocast():
-            logits = run(part.images)[:real]
-        return count_correct(logits.float(), part.labels[:real], part.targets[:real])
-
-    pad = 1 if forward is None else options.batch_size  # a compiled model is made for one size
-    loss, correct, top5, images, left_out = add_up(count, model, source, options, pad)
-    seen = max(images, 1)
-    found = {"accuracy": correct / seen, "loss": loss / seen, "images": images, "left_out": left_out}
-    return found | ({"top5": top5 / seen} if (model.config.classes or 0) > 5 else {})
-
-
-def measure_objective(plan: Plan, state: State, source: Source, options: InferenceOptions) -> Mapping[str, float]:
-    """Ask of every image once, always the same; give the mean loss, and the share that was answered right."""
-
-    def count(part: Batch, real: int) -> Tensor:
-        inputs = plan.objective.inputs(part)
-        with plan.autocast():
-            outputs = plan.forward(*inputs)
-        losses, right = plan.objective.compute_loss(outputs, part, inputs)
-        summed = [some[:real].sum(dtype=torch.float64) for some in (losses, right)]
-        return torch.stack([*summed, torch.zeros_like(summed[0]), torch.full_like(summed[0], real)])
-
-    options = replace(options, batch_size=plan.micro_batch)
-    pad = plan.micro_batch if plan.pad_to_micro_batch else 1
-    loss, right, _, images, left_out = add_up(count, state.model, source, options, pad)
-    seen = max(images, 1)
-    correct = {"right": right / seen} if plan.objective.counts else {}
-    return {"loss": loss / seen, **correct, "images": images, "left_out": left_out}
-
-
-def add_up(count: Count, model: Model, source: Source, options: InferenceOptions, pad: int) -> list[float]:
-    """Add up four numbers of every batch, padded to `pad` images, over all ranks; and count the undecodable images."""
-    group = options.group
-    sums = torch.zeros(5, dtype=torch.float64, device=group.device)
-    with eval_mode(model):  # which is not inference mode, in which no sharded weight can be gathered
-        for part in feed_of(model, source, options).epoch(0):
-            sums[4] += len(part.skipped)
-            if len(part.labels) or group.world_size > 1:  # a rank without images runs too: the others may wait for it
-                sums[:4] += count(pad_batch(part, pad), len(part.labels))
-    return group.all_reduce_sum(sums).tolist()
-
-
-def count_correct(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """Sum the loss, and count the images that are correct, correct in the top 5, and labeled; ties: the first class."""
-    ranks = ranks_of(logits, labels)
-    loss = loss_of(logits, targets, "softmax").sum(dtype=torch.float64)
-    counts = [some.sum().double() for some in (within(ranks, 1), within(ranks, 5), labels >= 0)]
-    return torch.stack([loss, *counts])

@@ -1,7 +1,6 @@
 """What a model learns from images: an objective says what goes in, what is asked, and how the answer is judged."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol, assert_never, runtime_checkable
 
 import numpy as np
@@ -34,6 +33,7 @@ from vitrail.ops.masking import (
 )
 from vitrail.ops.patches import patchify
 from vitrail.ops.random import Purpose, draws
+from vitrail.ops.uneven import log_priors, weights_of
 from vitrail.runtime.machine import gathered
 
 EPSILON = 1e-6  # of a patch's variance
@@ -101,13 +101,20 @@ def suitable(model: Model, objective: MaskedPatches | MaskedAutoencoder | NextPi
     return model
 
 
-@dataclass
 class Classification:
-    """The labels of the images: the paper's supervised training and fine-tuning."""
+    """The labels of the images: the paper's supervised training and fine-tuning; `images` are those of each class."""
 
-    module: Model
-    config: Training
-    counts: bool = True
+    counts = True
+
+    def __init__(self, module: Model, config: Training, images: NDArray[np.int64] | None = None) -> None:
+        self.module, self.config = module, config
+        self.weights = self.moved = None
+        device = next(module.parameters()).device
+        if images is not None and config.class_weights is not None:
+            self.weights = torch.tensor(weights_of(images, config.class_weights), dtype=torch.float32, device=device)
+        if images is not None and config.logit_adjustment:
+            moved = config.logit_adjustment * log_priors(images)
+            self.moved = torch.tensor(moved, dtype=torch.float32, device=device)
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         """The images alone."""
@@ -120,7 +127,10 @@ class Classification:
         asked = outputs
         if config.margin is not None and scale is not None:  # what is counted as right stays without
             asked = with_margin(outputs, batch.targets, scale, config.margin)
-        losses = loss_of(asked, smooth(batch.targets, config.label_smoothing), config.loss)
+        if self.moved is not None:
+            asked = asked.float() + self.moved
+        targets = smooth(batch.targets, config.label_smoothing)
+        losses = loss_of(asked, targets, config.loss, weights=self.weights, focal=config.focal)
         with torch.no_grad():
             known = batch.targets.amax(dim=1) > 0
             correct = known & (outputs.argmax(dim=1) == batch.targets.argmax(dim=1))

@@ -6,14 +6,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, assert_never
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from vitrail.config.objective import Labels, MaskedAutoencoder, MaskedPatches, NextPixels
 from vitrail.config.recipe import Training
 from vitrail.config.recipes import adjust, fit
+from vitrail.data.balanced import BalancedSource
 from vitrail.data.feed import Loader, train_feed
 from vitrail.data.source import Source
 from vitrail.errors import DataError
@@ -23,10 +26,12 @@ from vitrail.runtime.class_token import ClassTokenForward
 from vitrail.runtime.inference import InferenceOptions
 from vitrail.runtime.machine import Group, fit_micro_batch, shard
 from vitrail.runtime.reporter import Reporter
-from vitrail.train.chores import Evaluate, Evaluation, Log, Probing, Save, Tempo, measure_accuracy, measure_objective
+from vitrail.train.chores import Evaluate, Evaluation, Log, Probing, Save, Tempo
 from vitrail.train.folder import Checkpoints
+from vitrail.train.gaps import count_classes
 from vitrail.train.journal import Journal
 from vitrail.train.loop import Chore, Plan
+from vitrail.train.measuring import measure_accuracy, measure_objective
 from vitrail.train.objective import (
     BuiltObjective,
     Classification,
@@ -68,7 +73,7 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
     precision = choose_precision(training, group.device)
     model = build_model(task, training, parts.train.class_names).to(group.device)
     feed = training_feed(
-        parts.train,
+        BalancedSource(parts.train) if training.sampling == "balanced" else parts.train,
         model,
         training,
         training.batch_size,
@@ -88,7 +93,7 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
         return group.broadcast(palette_of(parts.train, model, training) if group.is_main else None)
 
     if task.objective is None:
-        objective = build_objective(model, training, palette)
+        objective = build_objective(model, training, palette, partial(count_classes, parts.train))
     else:
         objective = OwnObjective(task.objective, model)
         objective.module.to(group.device)
@@ -207,11 +212,17 @@ def choose_precision(training: Training, device: torch.device) -> str:
     return "bfloat16" if has else "float32"
 
 
-def build_objective(model: Model, training: Training, palette: Callable[[], Tensor]) -> BuiltObjective:
-    """Make what is learned from the images; a palette where one is needed."""
+def build_objective(
+    model: Model,
+    training: Training,
+    palette: Callable[[], Tensor],
+    counts: Callable[[], NDArray[np.int64]] | None = None,
+) -> BuiltObjective:
+    """Make what is learned from the images; a palette, or the images of each class, where they are needed."""
     match training.objective:
         case Labels():
-            return Classification(model, training)
+            weighed = training.class_weights is not None or training.logit_adjustment > 0
+            return Classification(model, training, counts() if weighed and counts is not None else None)
         case MaskedPatches() as config:
             made = MaskedPatchPrediction(model, config, seed=training.seed)
         case MaskedAutoencoder() as config:

@@ -15,6 +15,7 @@ from vitrail.config.trackers import check_trackers
 from vitrail.data.source import Source
 from vitrail.errors import ConfigError
 from vitrail.runtime.machine import choose_device, usual_workers
+from vitrail.train.gaps import check_uneven
 from vitrail.train.objective import Objective, own_objective
 from vitrail.train.task import AnyModel, Start, Task
 
@@ -94,6 +95,7 @@ def make_task(
     first, last = training.optimizer.learning_rate, training.schedule.final_learning_rate
     if last > first and "final_learning_rate" in map(leaf_of, request.fields):
         raise ConfigError(f"learning_rate={first:g} cannot fall to {last:g}. Set final_learning_rate=0, or less.")
+    check_uneven(training, request.objective, splits)
     return Task(
         command=command,
         data=str(request.data) if isinstance(request.data, str | os.PathLike) else "data in memory",

@@ -40,6 +40,7 @@ from vitrail.train.folder import (
     staying,
 )
 from vitrail.train.forecast import make_forecast
+from vitrail.train.gaps import check_classes, describe_gaps, describe_held_out, describe_uneven
 from vitrail.train.journal import LOG
 from vitrail.train.loop import train
 from vitrail.train.prepare import Probe, Ready, prepare
@@ -47,11 +48,8 @@ from vitrail.train.task import (
     CUT,
     Parts,
     Task,
-    check_classes,
     choose_parts,
     cut_dev,
-    describe_gaps,
-    describe_held_out,
     keep_classes,
     training_split,
 )
@@ -175,7 +173,7 @@ def cut_parts(task: Task, group: Group, report: Reporter) -> Parts:
         )
     if training.held_out:
         report.note(describe_held_out(task.splits, parts))
-    for text in describe_gaps(parts) if labels else ():
+    for text in (*describe_gaps(parts), *describe_uneven(training, parts.train)) if labels else ():
         report.note(text)
     if parts.val is None and training.patience is not None:
         raise ConfigError("patience needs images to choose by: a val split, or validation_share=0.1. There are none.")

@@ -1,7 +1,7 @@
 """A run as it was asked for: its images by what they are for, how to train, and the model that it begins with."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from vitrail.config.objective import Labels, NextPixels, check_suitable
 from vitrail.config.recipe import Training
 from vitrail.data.source import Source, Subset
 from vitrail.data.splits import SomeClasses, hold_out, split
-from vitrail.errors import WITHOUT_LABELS, CheckpointError, ConfigError, DataError, some_of
+from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.files import read_arrays, replacing
 from vitrail.models import Model, create
 from vitrail.models.build import DIRECTIONS, draw
@@ -238,39 +238,6 @@ def keep_classes(splits: Mapping[str, Source], share: float) -> Mapping[str, Sou
     return {name: SomeClasses(source, [*(set(source.class_names) - gone)]) for name, source in splits.items()}
 
 
-def describe_held_out(splits: Mapping[str, Source], parts: Parts) -> str:
-    """Say how many classes are kept out, and what is left."""
-    every, left = len(training_split(splits).class_names), len(parts.train.class_names)
-    return f"{every - left} of {every} classes kept out whole: {len(parts.train):,} images of {left} to train on"
-
-
-def describe_gaps(parts: Parts) -> Iterator[str]:
-    """Say, by name, what the images cannot teach, or cannot tell of what was learned; nothing where all is well."""
-    names, counts = parts.train.class_names, _images_of(parts.train)
-    if len(names) == 1:
-        yield f"there is one class alone, {names[0]}: nothing to learn from it"
-    if gone := [name for name in names if not counts[name]]:
-        yield f"no image to train on of {some_of(gone, NAMED)}: the model cannot learn {_them(gone)}"
-    if parts.val is None or not len(parts.val):
-        return
-    held = _images_of(parts.val)
-    for single, words in ((True, "one image to train on"), (False, "no image")):
-        lacking = [name for name in names if counts[name] and not held[name] and (counts[name] == 1) == single]
-        if lacking:
-            yield f"{words}{' and none' * single} to validate with of {some_of(lacking, NAMED)}"
-
-
-def _images_of(source: Source) -> dict[str, int]:
-    """Count the images of every class, by its name."""
-    labels = np.asarray(source.labels)
-    counts = np.bincount(labels[labels >= 0], minlength=len(source.class_names))
-    return dict(zip(source.class_names, counts.tolist(), strict=True))
-
-
-def _them(names: Sequence[str]) -> str:
-    return "it" if len(names) == 1 else "them"
-
-
 def without_held_out(run: Path | Model, source: Source) -> Source:
     """Give a source without the classes that a run kept out of its training; as it is where it kept none."""
     if isinstance(run, Model):
@@ -282,23 +249,6 @@ def without_held_out(run: Path | Model, source: Source) -> Source:
         return source
     left = [name for name in source.class_names if name in names]
     return SomeClasses(source, left) if share and 0 < len(left) < len(source.class_names) else source
-
-
-def check_classes(splits: Mapping[str, Source]) -> None:
-    """Refuse training images without labels, and splits of other classes than theirs."""
-    whole = training_split(splits)
-    val, test = splits.get("val", splits.get("dev")), splits.get("test")
-    if not whole.class_names:
-        raise DataError(
-            "the training images have no labels. Expected a folder for each class, or a column of labels; "
-            f"{WITHOUT_LABELS}"
-        )
-    for name, other in (("val", val), ("test", test)):
-        if other is not None and other.class_names != whole.class_names:
-            raise DataError(
-                f"the classes of {name} are not those of train: {_some(other.class_names)} against "
-                f"{_some(whole.class_names)}. Each split needs a folder for every class."
-            )
 
 
 def choose_parts(splits: Mapping[str, Source], cut: Cut | None) -> Parts:
@@ -324,7 +274,3 @@ def _are_places(held: Mapping[str, NDArray[Any]], count: int) -> bool:
     parts = (held["train"], held["dev"])
     whole = all(part.ndim == 1 and part.dtype.kind == "i" for part in parts)
     return whole and all(part.min(initial=0) >= 0 and part.max(initial=0) < count for part in parts)
-
-
-def _some(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:4]) + (" ..." if len(names) > 4 else "")

@@ -50,6 +50,7 @@ class DataCheck(DataReport):
                     "images": split.samples,
                     "classes": split.class_counts,
                     "imbalance": split.imbalance if split.imbalance != float("inf") else None,
+                    "uneven": split.uneven,
                     "formats": dict(split.formats),
                     "traits": dict(split.traits),
                     "problems": {kind: found.document() for kind, found in split.problems.items()},
@@ -89,6 +90,7 @@ class DataCheck(DataReport):
             if levels is not None:
                 said = [" ".join(f"{value:.4f}" for value in values) for values in levels[1:]]
                 lines.append(f"{name}: mean {said[0]}, deviation {said[1]}, of {levels.images:,} images, from 0 to 1")
+        lines += [f"{name}: {split.uneven}" for name, split in self.splits.items() if split.uneven]
         for what, found in self.findings().items():
             among = f" of {found.images:,} images" if isinstance(found, NearCopies) else ""
             lines += [f"{what}: {found.count:,}{among}", *(f"  {example}" for example in found.examples[:NAMED])]

@@ -49,7 +49,16 @@ from vitrail.verbs.opening import (
 )
 
 SHOWN = 8  # images of a page where no answer is wrong
-HEADLINE = ("accuracy", "interval", "images", "top5", "loss", "classes")  # of a report, in an evaluation
+HEADLINE = (
+    "accuracy",
+    "interval",
+    "images",
+    "top5",
+    "loss",
+    "balanced_accuracy",
+    "macro_f1",
+    "classes",
+)  # of a report, in an evaluation
 FILES: tuple[str, str] = ("evaluation.json", "predictions.csv")
 CHANGED = "Evaluate on data of the same classes, or give a mapping: which of the model's classes each of the data's is."
 
@@ -63,6 +72,8 @@ class Evaluation:
     images: int  # that count
     top5: float | None  # None where there are five classes or fewer
     loss: float | None
+    balanced_accuracy: float | None  # the mean over classes; None where the classes are not the data's
+    macro_f1: float | None
     classes: Sequence[Mapping[str, Any]]  # by class: name, images, accuracy, precision, ...
     confusion: Sequence[Sequence[int]] | None  # by true class and answer; None where the classes are not the data's
     worst: Sequence[Mapping[str, Any]]  # the most confident wrong answers

@@ -1,0 +1,95 @@
+"""How a model that is trained is measured: counts that add, over batches and ranks."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrail.data.source import Batch, Source
+from vitrail.models import Model, eval_mode
+from vitrail.ops.losses import loss_of
+from vitrail.ops.metrics import ClassCounts, first_classes, ranks_of, within
+from vitrail.runtime.inference import InferenceOptions, feed_of
+from vitrail.train.loop import Plan, pad_batch
+from vitrail.train.state import State
+
+Count = Callable[[Batch, int], Tensor]  # from a padded batch and its number of real images to sums
+
+
+def measure_accuracy(
+    model: Model,
+    source: Source,
+    options: InferenceOptions,
+    forward: Callable[[Tensor], Tensor] | None = None,
+    autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> Mapping[str, float]:
+    """Classify every image with the model's own preprocessing; give accuracy (also balanced, and top-5), F1, loss."""
+    run, classes = model if forward is None else forward, model.config.classes or 0
+
+    def count(part: Batch, real: int) -> Tensor:
+        assert part.targets is not None
+        with autocast():
+            logits = run(part.images)[:real].float()
+        labels = part.labels[:real]
+        return torch.cat([count_correct(logits, labels, part.targets[:real]), count_classes(logits, labels)])
+
+    pad = 1 if forward is None else options.batch_size  # a compiled model is made for one size
+    loss, correct, top5, images, *rest, left_out = add_up(count, model, source, options, pad, 4 + 3 * classes)
+    seen = max(images, 1)
+    found = {"accuracy": correct / seen, "loss": loss / seen, "images": images, "left_out": left_out}
+    images_of, answered, right = np.array(rest, dtype=np.int64).reshape(3, classes)
+    counts = ClassCounts(images=images_of, answered=answered, right=right)
+    found |= {"balanced_accuracy": counts.balanced_accuracy, "macro_f1": counts.macro_f1}
+    return found | ({"top5": top5 / seen} if classes > 5 else {})
+
+
+def measure_objective(plan: Plan, state: State, source: Source, options: InferenceOptions) -> Mapping[str, float]:
+    """Ask of every image once, always the same; give the mean loss, and the share that was answered right."""
+
+    def count(part: Batch, real: int) -> Tensor:
+        inputs = plan.objective.inputs(part)
+        with plan.autocast():
+            outputs = plan.forward(*inputs)
+        losses, right = plan.objective.compute_loss(outputs, part, inputs)
+        summed = [some[:real].sum(dtype=torch.float64) for some in (losses, right)]
+        return torch.stack([*summed, torch.zeros_like(summed[0]), torch.full_like(summed[0], real)])
+
+    options = replace(options, batch_size=plan.micro_batch)
+    pad = plan.micro_batch if plan.pad_to_micro_batch else 1
+    loss, right, _, images, left_out = add_up(count, state.model, source, options, pad)
+    seen = max(images, 1)
+    correct = {"right": right / seen} if plan.objective.counts else {}
+    return {"loss": loss / seen, **correct, "images": images, "left_out": left_out}
+
+
+def add_up(
+    count: Count, model: Model, source: Source, options: InferenceOptions, pad: int, numbers: int = 4
+) -> list[float]:
+    """Add up the numbers of every batch, padded to `pad` images, over all ranks; and count the undecodable images."""
+    group = options.group
+    sums = torch.zeros(numbers + 1, dtype=torch.float64, device=group.device)
+    with eval_mode(model):  # which is not inference mode, in which no sharded weight can be gathered
+        for part in feed_of(model, source, options).epoch(0):
+            sums[-1] += len(part.skipped)
+            if len(part.labels) or group.world_size > 1:  # a rank without images runs too: the others may wait for it
+                sums[:-1] += count(pad_batch(part, pad), len(part.labels))
+    return group.all_reduce_sum(sums).tolist()
+
+
+def count_correct(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
+    """Sum the loss, and count the images that are correct, correct in the top 5, and labeled; ties: the first class."""
+    ranks = ranks_of(logits, labels)
+    loss = loss_of(logits, targets, "softmax").sum(dtype=torch.float64)
+    counts = [some.sum().double() for some in (within(ranks, 1), within(ranks, 5), labels >= 0)]
+    return torch.stack([loss, *counts])
+
+
+def count_classes(logits: Tensor, labels: Tensor) -> Tensor:
+    """Count for every class its images, the answers that name it, and those that are right, one after the other."""
+    known, classes = labels >= 0, logits.shape[1]
+    labels, answers = labels[known], first_classes(logits[known], 1)[:, 0]
+    parts = (labels, answers[answers >= 0], labels[labels == answers])
+    return torch.cat([torch.bincount(part, minlength=classes) for part in parts]).double()
