@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from difflib import get_close_matches
 from types import NoneType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from vitrail.config.check import KINDS, as_size, options_of
 from vitrail.config.model import BiTConfig, ModelConfig, ViTConfig
 from vitrail.config.objective import MaskedPatches
 from vitrail.config.recipe import Adam, Training
+from vitrail.config.texts import read_text
 from vitrail.config.words import ADDED, ANSWERS, BETAS, MEANT, MODEL, RENAMED, TRAINING, VALUES, by_meaning, suggest
 from vitrail.errors import ConfigError
 
@@ -246,33 +247,7 @@ def _hint(kind: type, values: Mapping[str, object], name: str) -> object:
 
 def _read(name: str, text: Any, hint: Any) -> object:  # noqa: ANN401
     """Read a value of this type from text; what is no text is a value already."""
-    if parts_of(hint) or not isinstance(text, str):
-        return text
-    options = options_of(hint)
-    if NoneType in options and text.lower() == "none":
-        return None
-    kind = next(option for option in options if option is not NoneType)
-    if any(get_origin(option) is Literal and text in get_args(option) for option in options):
-        return text
-    try:
-        if get_origin(kind) is Literal or kind is str:
-            return text
-        if kind is bool:
-            return {"true": True, "false": False}[text.lower()]
-        if get_origin(kind) is tuple:
-            each, *_ = get_args(kind)
-            values = tuple(each(item) for item in re.split(r"[\s,x]+", text.strip("()[] ")) if item)
-            square = len(values) == 1 and each is int and Ellipsis not in get_args(kind)
-            return values * 2 if square else values
-        whole = kind is int and not text.isdecimal() and float(text).is_integer()  # 1e3
-        return int(float(text)) if whole else kind(text)
-    except (ValueError, KeyError) as error:
-        several = "numbers such as " + ("3,4,6,3" if Ellipsis in get_args(kind) else "224x160")
-        several = "numbers such as 0.9,0.95" if float in get_args(kind) else several
-        named = [word for option in options if get_origin(option) is Literal for word in get_args(option)]
-        several = f"{', '.join(named)}, or {several}" if named else several
-        words = {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, several)
-        raise ConfigError(f"{name} must be {words}; got {text!r}.") from error
+    return text if parts_of(hint) or not isinstance(text, str) else read_text(name, text, hint)
 
 
 _WORDS = {kind: word for word, kind in KINDS.items()}
