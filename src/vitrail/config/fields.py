@@ -8,11 +8,10 @@ from difflib import get_close_matches
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from vitrail.config.check import KINDS, as_size, options_of
+from vitrail.config.check import KINDS, as_size, options_of, read_text
 from vitrail.config.model import BiTConfig, ModelConfig, ViTConfig
 from vitrail.config.objective import MaskedPatches
 from vitrail.config.recipe import Adam, Training
-from vitrail.config.texts import read_text
 from vitrail.config.words import ADDED, ANSWERS, BETAS, MEANT, MODEL, RENAMED, TRAINING, VALUES, by_meaning, suggest
 from vitrail.errors import ConfigError
 
