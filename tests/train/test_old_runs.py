@@ -40,7 +40,7 @@ BEFORE: dict[str, dict[str, str]] = {
 }
 KINDS = {"ema": "average"}
 VALUES = {"mean-color": "mean-colour", "small-colors": "small-colours"}
-LATER = ("warmup_epochs", "result", "class_weights", "sampling", "logit_adjustment", "focal")
+LATER = ("adapt", "warmup_epochs", "result", "class_weights", "sampling", "logit_adjustment", "focal")
 
 
 def old(document: Any) -> Any:

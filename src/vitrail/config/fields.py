@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+from vitrail.config.adapting import read_word
 from vitrail.config.check import KINDS, as_size, options_of, read_text
 from vitrail.config.model import BiTConfig, ModelConfig, ViTConfig
 from vitrail.config.objective import MaskedPatches
@@ -118,7 +119,7 @@ def meant(kind: type, values: Mapping[str, object], changes: Mapping[str, Any]) 
             raise ConfigError(f"{said[field]} and {name} are one field, {field}. Give it once.")
         said[field] = name
         words = VALUES.get(field.rpartition(".")[2], {}) if isinstance(value, str | bool | int | float) else {}
-        fresh[field] = words.get(str(value).lower(), value)
+        fresh[field] = words.get(str(value).lower(), read_word(value) if field == "adapt" else value)
     return fresh
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from math import cos, pi
 from typing import Literal, assert_never
 
+from vitrail.config.adapting import Adapt, Full, word_of
 from vitrail.config.check import (
     Checked,
     bounded,
@@ -38,6 +39,7 @@ Weighting = Literal["balanced", "effective"]  # of classes: by 1 / images, or by
 AugmentOn = Literal["auto", "workers", "device"]
 MOST_STEPS = 10**12
 LABELS = Labels()
+ALL = Full()
 LEAST_LAYER_DECAY = 0.5  # under which lower layers hardly learn
 
 
@@ -168,6 +170,7 @@ class Training(Checked, word="training"):
     stochastic_depth: float | None = needs(rate, None)
     pre_logits: bool = False  # a tanh layer before the head, as the paper pre-trains
     head_bias: float = needs(number, 0.0)
+    adapt: Adapt = ALL  # which weights of the checkpoint are trained
     layer_decay: float | None = needs(_layer_decay, None)  # each block's learning rate is this much of the next one's
     margin: float | None = needs(not_negative, None)  # radians by which an image must be nearer to its class (ArcFace)
     held_out: float = needs(rate, 0.0)  # share of the classes that are kept out of training whole, by their names
@@ -209,6 +212,10 @@ class Training(Checked, word="training"):
             cure = " and ".join(f"{name}=0" for name in changing)
             raise ConfigError(
                 f"images are to be predicted as they are, not changed by {' and '.join(changing)}. Set {cure}."
+            )
+        if not isinstance(self.adapt, Full):
+            raise ConfigError(
+                f"an objective without labels trains all weights; got adapt={word_of(self.adapt)}. Set adapt=full."
             )
         usual = {"margin": None, "held_out": 0.0, "label_smoothing": 0.0, "loss": "softmax", "head_bias": 0.0}
         usual |= {"class_weights": None, "sampling": "shuffled", "logit_adjustment": 0.0, "focal": 0.0}

@@ -53,6 +53,7 @@ TRAINING = _by_word(
         "three_augment": "3augment",
         "layer_decay": "layer_lr_decay layerwise_lr_decay lr_layer_decay llrd layer_wise_lr_decay layerwise_decay "
         "layer_wise_decay",
+        "adapt": "adaptation tuning finetuning_type peft peft_type tuning_method",
         "patience": "early_stopping_patience early_stopping",
         "evaluate_every": "eval_steps eval_every eval_interval evaluation_interval eval_freq eval_frequency",
         "save_every": "save_steps ckpt_steps checkpoint_every save_interval save_freq",
@@ -165,8 +166,8 @@ ANSWERS = _by_word(
         "Gradients are clipped by their norm: set clip_norm.": "clip_mode clipvalue clip_value",
         "How images are read is no field: give preprocessing, mean, deviation, resize and crop_share as arguments, or "
         "give them to vitrail.load.": "crop_pct crop_share mean std deviation resize preprocessing normalize",
-        "Few-shot evaluation (fewshot) fits classifiers of frozen features.": "freeze freeze_backbone freeze_layers "
-        "linear_probe freeze_encoder unfreeze",
+        "Set adapt, which says what is trained: head, norms, last-2 (blocks) or full.": "freeze freeze_backbone "
+        "freeze_layers linear_probe linear_probing freeze_encoder unfreeze bitfit trainable_layers",
         "Set layer_decay: each block learns at that share of the next one's rate.": "backbone_lr head_lr lr_mult",
         "Set curve, and final_learning_rate; layer_decay is of the blocks.": "lr_decay lrf",
         "Set loss=sigmoid.": "bce_loss bce_target_thresh",
@@ -219,6 +220,7 @@ VALUES: dict[str, dict[str, object]] = {
         **dict.fromkeys(("cosineannealinglr", "cosine_with_min_lr"), "cosine"),
         "constant_with_warmup": "constant",
     },
+    "adapt": {"linear": "head", "probe": "head", "all": "full", "none": "full", "norm": "norms", "ln": "norms"},
     "loss": {
         **dict.fromkeys(("sigmoid_xent", "bce", "binary_crossentropy", "bce_with_logits"), "sigmoid"),
         **dict.fromkeys(("softmax_xent", "ce", "cross_entropy", "crossentropy", "categorical_crossentropy"), "softmax"),
@@ -233,7 +235,7 @@ RENAMED["decay"] = "weight_decay"  # of an optimizer; an average's is still its 
 ADDED = frozenset({"cosine_scale", "margin", "held_out", "objective", "causal", "probe_every", "decoder_head_width"})
 ADDED |= {"warmup_epochs", "result", "class_token", "registers", "first_norm", "final_norm", "mlp", "inner_norm"}
 ADDED |= {"qk_norm", "attention_width", "projection", "norms", "code"}
-ADDED |= {"class_weights", "sampling", "logit_adjustment", "focal"}
+ADDED |= {"adapt", "class_weights", "sampling", "logit_adjustment", "focal"}
 MEANT = {"decoder_head_width": 32, "result": "last"}  # or what was meant then
 
 

@@ -17,6 +17,7 @@ from vitrail.data.feed import Loader
 from vitrail.data.source import Batch, Skip
 from vitrail.errors import ConfigError
 from vitrail.models import give_keys
+from vitrail.models.adapting import train_mode
 from vitrail.ops.constants import upload
 from vitrail.ops.random import Purpose, key, mix
 from vitrail.runtime.machine import Group
@@ -119,7 +120,7 @@ def train_step(plan: Plan, state: State, batch: Batch) -> bool:
         state.step += 1
         return any(asked)
     set_rate(state.optimizer, rate)
-    state.module.train()
+    train_mode(state.module)
     loss = plan.group.all_reduce_sum(accumulate(plan, state, batch, int(sum(shares)), int(max(shares))))
     norm = clip(gradients(state.optimizer), config.clip_norm)
     plan.guard.look(loss, norm, partial(name_step, plan, state.step, batch.samples))

@@ -98,7 +98,8 @@ class ModelEMA:
     """A running average of a model's weights (Polyak)."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.weights = {name: parameter.detach().clone() for name, parameter in trainable_names(model)}
+        named = trainable_names(model)
+        self.weights = {name: parameter.detach().clone() for name, parameter in named if parameter.requires_grad}
 
     @torch.no_grad()
     def update(self, model: nn.Module, decay: float) -> None:
@@ -123,7 +124,7 @@ class ModelEMA:
 
 
 def _weights(model: nn.Module) -> list[Tensor]:
-    return [parameter.detach() for parameter in model.parameters()]
+    return [parameter.detach() for parameter in model.parameters() if parameter.requires_grad]
 
 
 def moments(optimizer: Optimizer, named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
@@ -271,8 +272,9 @@ class State:
         others["tally"] = gather_over_ranks(self.tally).cpu()
         counting = raw
         if self.average is not None:
-            counting = whole(self.average.weights.items())
-            others |= {f"weights/{name}": value for name, value in raw.items()}
+            averaged = whole(self.average.weights.items())
+            others |= {f"weights/{name}": raw[name] for name in averaged}
+            counting = {**raw, **averaged}
         weights = {name: value for name, value in counting.items() if not name.startswith(OBJECTIVE)}
         return weights, {name: value for name, value in counting.items() if name.startswith(OBJECTIVE)}, others
 
@@ -283,8 +285,9 @@ class State:
         memories: list[tuple[Tensor, dict[str, Tensor]]] = []
         for name, parameter in trainable_names(self.module):
             counting = others[name] if name.startswith(OBJECTIVE) else weights[name]
-            pairs.append((parameter, counting if self.average is None else others[f"weights/{name}"]))
-            if self.average is not None:
+            averaged = self.average is not None and name in self.average.weights
+            pairs.append((parameter, others[f"weights/{name}"] if averaged else counting))
+            if self.average is not None and averaged:
                 pairs.append((self.average.weights[name], counting))
             found = {word: others[f"{word}/{name}"] for word in WORDS if f"{word}/{name}" in others}
             memories.append((parameter, found))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from vitrail.checkpoint.load import Checkpoint, ModelInMemory, open_checkpoint
 from vitrail.checkpoint.run_folder import BEGUN, SAVED, read_document
 from vitrail.config import FILE_FIELDS, ModelConfig, ViTConfig, parse, row
+from vitrail.config.adapting import Full, check_adapt
 from vitrail.config.given import check_name, is_checkpoint
 from vitrail.config.objective import Labels, NextPixels, check_suitable
 from vitrail.config.recipe import Training
@@ -20,6 +21,7 @@ from vitrail.data.splits import SomeClasses, hold_out, split
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.files import read_arrays, replacing
 from vitrail.models import Model, create
+from vitrail.models.adapting import freeze
 from vitrail.models.build import DIRECTIONS, draw
 from vitrail.models.heads import CosineHead
 from vitrail.train.objective import Objective
@@ -59,6 +61,8 @@ class Task:
             object.__setattr__(self, "start", open_start(self.model))
         if not isinstance(self.training.objective, Labels):
             check_suitable(foresee_model(self), self.training.objective)
+        if not isinstance(self.training.adapt, Full):
+            check_adapt(foresee_model(self), self.training.adapt, fresh=self.start is None)
 
 
 def foresee_model(task: Task) -> ModelConfig:
@@ -98,6 +102,7 @@ def build_model(task: Task, training: Training, classes: tuple[str, ...]) -> Mod
     came = model.card.provenance and replace(model.card.provenance, assumed=())  # the run's own, from now on
     card = replace(model.card.without_names(), class_names=classes if labels else None, seen=before, metrics={})
     model.card = replace(card, provenance=came)
+    freeze(model, training.adapt)
     return model.train()
 
 
