@@ -10,7 +10,7 @@ import torch
 from killed_runs import STEPS, Runs, arguments, result
 
 import vitrail
-from vitrail.config.adapting import Adapt, HeadAlone, LastBlocks, Norms
+from vitrail.config.objective import Adapt, HeadAlone, LastBlocks, Norms
 from vitrail.errors import ConfigError
 from vitrail.models import Model
 from vitrail.models.adapting import trained_names

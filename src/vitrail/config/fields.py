@@ -8,10 +8,9 @@ from difflib import get_close_matches
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from vitrail.config.adapting import read_word
 from vitrail.config.check import KINDS, as_size, options_of, read_text
 from vitrail.config.model import BiTConfig, ModelConfig, ViTConfig
-from vitrail.config.objective import MaskedPatches
+from vitrail.config.objective import MaskedPatches, read_word
 from vitrail.config.recipe import Adam, Training
 from vitrail.config.words import ADDED, ANSWERS, BETAS, MEANT, MODEL, RENAMED, TRAINING, VALUES, by_meaning, suggest
 from vitrail.errors import ConfigError

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from math import cos, pi
 from typing import Literal, assert_never
 
-from vitrail.config.adapting import Adapt, Full, word_of
 from vitrail.config.check import (
     Checked,
     bounded,
@@ -19,7 +18,7 @@ from vitrail.config.check import (
     whole,
     word_or_numbers,
 )
-from vitrail.config.objective import Labels, Objective
+from vitrail.config.objective import Adapt, Full, Labels, Objective, word_of
 from vitrail.errors import ConfigError
 
 # How sizes change: antialiased (the default); as the authors' vision_transformer (bilinear, half-pixel centers, not

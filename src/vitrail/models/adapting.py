@@ -6,7 +6,7 @@ from typing import assert_never
 
 from torch import nn
 
-from vitrail.config.adapting import Adapt, Full, HeadAlone, LastBlocks, Norms
+from vitrail.config.objective import Adapt, Full, HeadAlone, LastBlocks, Norms
 from vitrail.models.base import Model
 from vitrail.models.resnet import BiT
 from vitrail.models.vit import ViT

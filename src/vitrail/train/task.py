@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from vitrail.checkpoint.load import Checkpoint, ModelInMemory, open_checkpoint
 from vitrail.checkpoint.run_folder import BEGUN, SAVED, read_document
 from vitrail.config import FILE_FIELDS, ModelConfig, ViTConfig, parse, row
-from vitrail.config.adapting import Full, check_adapt
 from vitrail.config.given import check_name, is_checkpoint
-from vitrail.config.objective import Labels, NextPixels, check_suitable
+from vitrail.config.objective import Full, Labels, NextPixels, check_adapt, check_suitable
 from vitrail.config.recipe import Training
 from vitrail.data.source import Source, Subset
 from vitrail.data.splits import SomeClasses, hold_out, split
