@@ -19,6 +19,13 @@ def both(name: str) -> tuple[str, str]:
     return english.read_text(), (KOREAN / name).read_text()
 
 
+def english_of(path: Path) -> Path:
+    """Give the English page of a Korean one, and any other path as it is."""
+    if path.parent != KOREAN or path.name == "glossary.md":
+        return path
+    return ROOT / "README.md" if path.name == "README.md" else ROOT / "docs" / path.name
+
+
 def headings(text: str) -> list[tuple[int, str]]:
     """List levels and titles."""
     return [(len(level), title) for level, title in re.findall(r"^(#+) (.+)$", FENCE.sub("", text), flags=re.MULTILINE)]
@@ -39,12 +46,8 @@ def targets(text: str, folder: Path, name: str) -> list[tuple[str, str, str]]:
         if path.startswith("http"):
             found.append((picture, path, place + quoted))
         elif path:
-            target = (folder / path).resolve()
-            if target.name != name or target.parent not in (
-                KOREAN,
-                KOREAN.parent,
-                ROOT,
-            ):  # but for the other language's page
+            target = english_of((folder / path).resolve())
+            if target != english_of(KOREAN / name):  # but for the other language's page
                 found.append((picture, str(target), place + quoted))
         else:
             found.append((picture, "", str(order[place]) + quoted))
@@ -74,8 +77,8 @@ def test_a_page_has_no_stray_han_or_kana(name: str) -> None:
 
 
 def prose(link: re.Match[str]) -> str:
-    """Give the words of a link; those of a measurement are quoted from an English page."""
-    return "" if re.match(r"[+-]?\d", link[2]) else link[2]
+    """Give the words of a link; those of a measurement, and the name of a page, are quoted."""
+    return "" if re.match(r"[+-]?\d|[\w/.-]+\.md$", link[2]) else link[2]
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -20,19 +20,27 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 # The blocks of docs/paper.md are one program, which tests/test_paper.py runs.
 PAGES = [README, *(page.read_text() for page in sorted((ROOT / "docs").glob("*.md")) if page.name != "paper.md")]
-
+FIRST_STEPS = (ROOT / "docs/first-steps.md").read_text()  # whose commands follow from one another
 
 VITRAIL = ".venv/bin/vitrail "
-TAKES_SECONDS = re.compile(r"vitrail (finetune|transfer|vtab|inspect) |vitrail\.inspect\(")  # and has tests of its own
+TAKES_SECONDS = re.compile(  # and has tests of its own
+    r"vitrail (finetune|transfer|vtab|inspect) |vitrail\.(inspect|fewshot)\(|vitrail\.finetune\(\"sample|"
+    r"import (timm|transformers)"
+)
+# What timm and transformers need beside a CPU torch.
+BESIDE_PEERS = "from vitrail.studies.bench.peers import mend_torchvision\nmend_torchvision()\n"
 
 
-def blocks(language: str) -> list[str]:
-    found = [re.findall(rf"^```{language}\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL) for page in PAGES]
+def blocks(language: str, pages: list[str] = PAGES) -> list[str]:
+    found = [re.findall(rf"^```{language}\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL) for page in pages]
     return [block for page in found for block in page]
 
 
-def commands() -> list[str]:
-    return [line.split("#")[0].strip() for block in blocks("bash") for line in block.splitlines() if line.strip()]
+def commands(pages: list[str] | None = None) -> list[str]:
+    pages = [page for page in PAGES if page != FIRST_STEPS] if pages is None else pages
+    return [
+        line.split("#")[0].strip() for block in blocks("bash", pages) for line in block.splitlines() if line.strip()
+    ]
 
 
 def test_the_two_commands_come_first() -> None:
@@ -86,6 +94,20 @@ def test_a_command_of_vitrail_runs(line: str, python: Python, home: Path) -> Non
         assert run.out.strip()
 
 
+@pytest.mark.slow
+def test_the_first_steps_lead_from_one_to_the_next(python: Python, home: Path) -> None:
+    lines = [line.replace("--epochs 1", "--steps 4") for line in commands([FIRST_STEPS])]
+    assert lines[0] == "make demo"
+    assert len(lines) > 5
+    for line in lines[1:]:
+        run = python(
+            f"from vitrail.cli import main\nassert main({shlex.split(line.removeprefix(VITRAIL))!r}) == 0", home
+        )
+        assert run.status == 0, line + run.out + run.err
+    assert (home / "sheet.png").exists()
+    assert (home / "runs/page/report.html").exists()
+
+
 @pytest.mark.parametrize("snippet", blocks("python"))
 def test_what_a_snippet_calls_is_there_and_takes_its_arguments(snippet: str) -> None:
     for call in (node for node in ast.walk(ast.parse(snippet)) if isinstance(node, ast.Call)):
@@ -104,7 +126,8 @@ def test_a_snippet_runs_and_its_shapes_are_true(snippet: str, python: Python, tm
     checks = "".join(f"\nassert list({name}.shape) == [{shape}], {name}.shape" for name, shape in shapes)
     Image.effect_noise((320, 240), 60).convert("RGB").save(tmp_path / "photo.jpg")
     shallow = snippet.replace('"ViT-B/16", ', '"ViT-B/16", depth=1, ')  # of the same shapes, in a tenth of the time
-    run = python(shallow + checks, tmp_path)
+    before = BESIDE_PEERS if re.search("^import (timm|transformers)", snippet, flags=re.MULTILINE) else ""
+    run = python(before + shallow + checks, tmp_path)
     assert run.status == 0, run.err
 
 

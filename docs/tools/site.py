@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 TOOLS = DOCS / "tools"
 THEIRS = "https://unpkg.com/iframe-worker/shim"  # what Zensical's pages would fetch for a search from file://
+# A list or a table right below a line of text: Markdown's own readers want an empty line between, GitHub's does not.
+UNSPACED = re.compile(r"^(?![-|#>]|\s*\d+\. |\s|$)(.+)\n(?=- |\| )", flags=re.MULTILINE)
 LINK = re.compile(r"(?P<start>\]\()(?P<path>[^)\s#:]+)?(?:#(?P<place>[^)\s]+))?\)")
 FENCE = re.compile(r"^```.*?^```", flags=re.MULTILINE | re.DOTALL)
 WORDS = {
@@ -48,6 +50,11 @@ def place_of(path: Path) -> Path:
     return Path("code", *inside.parts[:-1], inside.name.replace(".", "-") + ".md")
 
 
+def spaced(text: str) -> str:
+    """Put an empty line before lists and tables."""
+    return UNSPACED.sub("\\1\n\n", text)
+
+
 class Site:
     """Pages on their way into a folder, and the files that they link to."""
 
@@ -64,9 +71,9 @@ class Site:
         """Put a page in, its links changed to where things stand in the site."""
         text, last, parts = source.read_text(), 0, []
         for fence in FENCE.finditer(text):
-            parts += [self.linked(text[last : fence.start()], source, place), fence[0]]
+            parts += [spaced(self.linked(text[last : fence.start()], source, place)), fence[0]]
             last = fence.end()
-        self.write(place, "".join([*parts, self.linked(text[last:], source, place)]))
+        self.write(place, "".join([*parts, spaced(self.linked(text[last:], source, place))]))
 
     def linked(self, text: str, source: Path, place: Path) -> str:
         """Change the links of a text."""
