@@ -10,8 +10,8 @@ from math import ceil
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from vitrail.checkpoint.new_head import Adapted, Weights, head_of, replace_head
 from vitrail.config import (
     Grid,
     HybridStem,
@@ -22,7 +22,8 @@ from vitrail.config import (
     Resampling,
     RotaryPositions,
 )
-from vitrail.config.check import as_size, pair, whole
+from vitrail.config.check import as_size, check_field, pair, whole
+from vitrail.config.dense import DenseHead
 from vitrail.config.fields import hints, mean, override, reach
 from vitrail.config.model import ViTConfig
 from vitrail.config.name_tables import NamesTable, read_names
@@ -31,11 +32,8 @@ from vitrail.config.words import suggest
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.files import fingerprint_of
 from vitrail.models import Model, find_device, skeleton
-from vitrail.models.build import DIRECTIONS, draw
 from vitrail.ops.positions import resample_axis, resample_patches, resample_positions
 
-Weights = dict[str, Tensor]
-Adapted = tuple[Weights, tuple[str, ...]]  # new weights, and in words what is new
 # What the weights do not decide.
 CHANGEABLE = (
     *("activation", "attention_dropout", "checkpointing", "cosine_scale", "dropout", "epsilon", "filter_epsilon"),
@@ -52,7 +50,7 @@ CHANGEABLE = (
     ),
     *("stem.filter_rule", "stochastic_depth"),
 )
-ARGUMENTS = ("image_size", "classes", "patch", "channels", "grid", "keep_pre_logits", "names")
+ARGUMENTS = ("image_size", "classes", "patch", "channels", "grid", "keep_pre_logits", "names", "head")
 OLD_WORDS = {"keep_hidden": "keep_pre_logits", "stem.patch": "patch"}
 # Words of other libraries that are no change of a model, each with what to do.
 ANSWERS = {"map_location": "Give device=...", "strict": "Loading is always strict: leave it out."}
@@ -73,6 +71,7 @@ class Request:
     grid: Grid | None = None
     keep_pre_logits: bool = False
     names: NamesTable | None = None  # which tensor of the file is what
+    head: DenseHead | None = None  # a new one, of pixels or objects
     fields: Mapping[str, object] = field(default_factory=dict)
     preprocessing: Mapping[str, Any] = field(default_factory=dict)  # fields of it
 
@@ -109,6 +108,10 @@ class Request:
             named["grid"] = pair("grid", named["grid"], "(rows, cols) of the file's position table")
         if "names" in named:
             named["names"] = read_names(named["names"])
+        if "head" in named:
+            named["head"] = check_field(ViTConfig, "head", named["head"])
+            if "classes" not in named:
+                raise ConfigError("a new head of pixels or objects needs classes. Give classes=... too.")
         return cls(**named, fields=given, preprocessing=read_preprocessing(changes))
 
     def target(self, old: ModelConfig) -> ModelConfig:
@@ -122,6 +125,8 @@ class Request:
         scale = changes.get("cosine_scale", old.cosine_scale)
         if self.classes is None and old.classes and (scale is None) != (old.cosine_scale is None):
             raise ConfigError(f"cosine_scale={scale!r} needs a classifier of another kind. Give classes=... too.")
+        if self.classes is not None:
+            changes |= self._choose_head(old)
         if isinstance(old, ViTConfig):
             if changes.get("pooling", old.pooling) != old.pooling and old.class_token is None:
                 changes["class_token"] = bool(old.class_tokens)
@@ -149,6 +154,24 @@ class Request:
                 f"the file's head reads {old.representation} features; pre_logits={width!r} needs a new "
                 "head. Give classes=... too."
             )
+
+    def _choose_head(self, old: ModelConfig) -> dict[str, object]:
+        """Give what a new head of pixels or objects changes beside itself; a classifier takes the place of an old one.
+
+        Every token is normed as the pooled ones were, and nothing is read of them but patches.
+        """
+        if not isinstance(old, ViTConfig):
+            if self.head is None:
+                return {}
+            raise ConfigError(
+                f"to {self.head.task} takes the tokens of a Vision Transformer or a hybrid; got a BiT. "
+                "Take another model."
+            )
+        if self.head is None:
+            return {} if old.head is None else {"head": None}
+        plain = old.pooling in ("token", "mean", "max")
+        pooling = {} if plain else {"pooling": "token" if old.class_tokens else "mean"}
+        return {"head": self.head, "projection": None, "cosine_scale": None, "head_bias": 0.0, **pooling}
 
     def _check_patch(self, old: ViTConfig) -> None:
         if self.patch is None or self.image_size is not None:
@@ -231,8 +254,8 @@ def adapt(weights: Weights, old: ModelConfig, new: ModelConfig, *, new_head: boo
     for step in (change_channels, change_patch, change_size):
         weights, said = step(weights, old, new)
         changes += said
-    same = (old.classes, old.representation, old.cosine_scale is None)
-    if new_head or same != (new.classes, new.representation, new.cosine_scale is None):
+    same = (old.classes, old.representation, old.cosine_scale is None, head_of(old))
+    if new_head or same != (new.classes, new.representation, new.cosine_scale is None, head_of(new)):
         weights, said = replace_head(weights, new)
         changes += said
     return weights, tuple(changes)
@@ -307,30 +330,3 @@ def change_channels(weights: Weights, old: ModelConfig, new: ModelConfig) -> Ada
     if weights[name].ndim == 2:
         fresh = fresh.transpose(1, 2).flatten(1)
     return weights | {name: fresh.contiguous()}, (said,)
-
-
-def replace_head(weights: Weights, new: ModelConfig) -> Adapted:
-    """Take the whole head away and put a zero one there (Section 3.2), or drawn directions where it is by cosines.
-
-    The tanh layer stays where `new` has one.
-    """
-    kept = {name: tensor for name, tensor in weights.items() if not name.startswith("head.")}
-    fresh = "zero classifier" if new.cosine_scale is None else "classifier by cosines"
-    said = "classifier dropped" if new.classes is None else f"new {fresh} of {new.classes} classes"
-    if isinstance(new, ViTConfig) and "hidden.weight" in weights:
-        if new.pre_logits is None:
-            kept = {name: tensor for name, tensor in kept.items() if not name.startswith("hidden.")}
-            said += ", pre-training layer dropped"
-        else:
-            said += ", pre-training layer kept"
-    if new.classes is None:
-        return kept, (said,)
-    like = next(iter(kept.values()))
-    if new.cosine_scale is not None:
-        directions = draw(DIRECTIONS, (new.classes, new.representation), seed=0)
-        return kept | {DIRECTIONS: directions.to(like)}, (said,)
-    two = isinstance(new, ViTConfig) and new.pooling == "distilled"
-    for name in ("head.first", "head.second") if two else ("head",):
-        kept[f"{name}.weight"] = like.new_zeros(new.classes, new.representation // (1 + two))
-        kept[f"{name}.bias"] = like.new_full((new.classes,), new.head_bias)
-    return kept, (said,)

@@ -166,6 +166,7 @@ def parts_of(config: ViTConfig) -> dict[str, str]:
         "attention_width": config.attention_width is not None and "attention of another width",
         "projection": config.projection is not None and "a projection",
         "patch_norms": getattr(config.stem, "norms", False) and "norms around its patches' projection",
+        "dense": config.head is not None and "a head of pixels or objects",
         "rotary": isinstance(config.positions, RotaryPositions) and "rotary positions",
     }
     return {part: what for part, what in found.items() if what}

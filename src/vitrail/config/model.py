@@ -13,6 +13,7 @@ from vitrail.config.check import (
     whole,
     wholes,
 )
+from vitrail.config.dense import LinearHead, QueryHead
 from vitrail.config.parts import check_parts, reads_token
 from vitrail.config.positions import (
     Learned2DPositions,
@@ -156,6 +157,7 @@ class ViTConfig(Checked, word="vit"):
     head_bias: float = 0.0  # the classifier's first bias: -6.9 or -10 with the sigmoid loss
     # None: a linear classifier; else logits are this times the cosine between representation and class directions.
     cosine_scale: float | None = needs(positive, None)
+    head: QueryHead | LinearHead | None = None  # of every pixel, or of objects; None: the classifier of an image
     dropout: float = needs(rate, 0.0)
     attention_dropout: float = needs(rate, 0.0)
     stochastic_depth: float = needs(rate, 0.0)  # of the last block; grows linearly from 0 at the first
@@ -213,10 +215,10 @@ class ViTConfig(Checked, word="vit"):
 
     @property
     def plain_blocks(self) -> bool:
-        """Whether attention and MLP of every block are the paper's, without a part that others have."""
+        """Whether every block is the paper's, without a part that others have, and the head is of images."""
         turned = isinstance(self.positions, RotaryPositions)
         plain = self.inner_norm == "none" and self.mlp == "plain" and self.attention_width is None
-        return plain and not self.qk_norm and not turned
+        return plain and not self.qk_norm and not turned and self.head is None
 
     @property
     def tokens(self) -> int:

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from decimal import ROUND_HALF_UP, Decimal
 from typing import Literal, assert_never
 
 from vitrail.config.check import DEEPEST, Checked, needs, share, whole
@@ -68,6 +67,8 @@ class NextPixels(Checked, word="next-pixel"):
 
 def count_of(share: float, patches: int) -> int:
     """Round a share of the patches to whole ones, a half up; shares are what they are written as."""
+    from decimal import ROUND_HALF_UP, Decimal  # few runs need it, and it costs every start
+
     return int((Decimal(str(share)) * patches).to_integral_value(ROUND_HALF_UP))
 
 

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from vitrail.config.dense import QueryHead
 from vitrail.config.positions import RelativePositions, RotaryPositions
 from vitrail.errors import ConfigError
 
@@ -33,9 +34,34 @@ def check_parts(config: "ViTConfig") -> None:
         _check_axial(config)
     if config.causal:
         _check_causal(config)
+    if config.head is not None:
+        _check_dense(config)
     if isinstance(config.positions, RotaryPositions) and config.head_width % 4:
         raise ConfigError(
             f"rotary positions need heads whose width is a multiple of 4; got {config.head_width}. Take other heads."
+        )
+
+
+def _check_dense(config: "ViTConfig") -> None:
+    if not config.classes:
+        raise ConfigError("a head of pixels or objects needs classes; got none. Give classes=..., or head=None.")
+    read = {"pre_logits": config.pre_logits, "projection": config.projection, "cosine_scale": config.cosine_scale}
+    if said := [f"{name}={value:g}" for name, value in read.items() if value is not None]:
+        raise ConfigError(f"a head of pixels or objects reads patches; got {', '.join(said)}. Leave it out.")
+    if config.pooling not in ("token", "mean", "max"):
+        raise ConfigError(f"a head of pixels or objects pools nothing; got pooling={config.pooling!r}. Take 'mean'.")
+    if not isinstance(config.head, QueryHead):
+        return
+    if config.head.blocks > config.depth:
+        raise ConfigError(
+            f"queries join the last {config.head.blocks} blocks; the model has {config.depth}. "
+            f"Set head.blocks={config.depth}, or fewer."
+        )
+    if config.attention != "full" or config.causal or isinstance(config.positions, RelativePositions):
+        raise ConfigError(
+            "queries are tokens without a place, which attend to all patches; got "
+            f"attention={config.attention}, causal={config.causal}, positions={type(config.positions).__name__}. "
+            "Take another model, or head=linear."
         )
 
 

@@ -60,7 +60,11 @@ class AxialAttention(SelfAttention):
         self.axis: Axis = axis
 
     def forward(
-        self, tokens: Float[Tensor, "B T D"], grid: Grid | None = None, relative: Float[Tensor, "M h d"] | None = None
+        self,
+        tokens: Float[Tensor, "B T D"],
+        grid: Grid | None = None,
+        relative: Float[Tensor, "M h d"] | None = None,
+        allowed: Tensor | None = None,  # of full attention alone
     ) -> Float[Tensor, "B T D"]:
         """Mix the tokens of every line."""
         return from_lines(self.mix(*self.project(tokens, grid), relative), grid, self.axis)

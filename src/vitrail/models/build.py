@@ -59,6 +59,14 @@ TABLE: tuple[tuple[str, Draw], ...] = (
     ("objective.projection.weight", xavier_uniform),
     ("objective.predictor.weight", xavier_uniform),
     ("positions.*", normal(0.02)),
+    ("head.queries", normal(1.0)),
+    ("head.box.4.*", ZERO),  # boxes are those of the masks at first
+    ("head.classifier.bias", ZERO),
+    ("head.*norm.weight", ONE),
+    ("head.queries.*", ZERO),
+    ("head.*.bias", ZERO),
+    ("head.*.*.weight", lecun_normal),
+    ("head.classifier.weight", lecun_normal),
     (DIRECTIONS, lecun_normal),  # about as long as the unit vectors that they stand for
     ("head.*", ZERO),
     ("hidden.weight", lecun_normal),
@@ -172,8 +180,12 @@ def skeleton(config: ModelConfig) -> Model:
     """Make the module on the meta device: names and shapes, no memory."""
     with torch.device("meta"):
         match config:
-            case ViTConfig():
+            case ViTConfig(head=None):
                 return ViT(config)
+            case ViTConfig():
+                from vitrail.models.dense import DenseViT  # few models need it, and it costs every start
+
+                return DenseViT(config)
             case BiTConfig():
                 return BiT(config)
             case _:

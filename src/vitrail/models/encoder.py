@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -32,10 +32,14 @@ class SelfAttention(nn.Module):
         self.out = nn.Linear(config.width, config.width)
 
     def forward(
-        self, tokens: Float[Tensor, "B T D"], grid: Grid | None = None, relative: Float[Tensor, "M h d"] | None = None
+        self,
+        tokens: Float[Tensor, "B T D"],
+        grid: Grid | None = None,
+        relative: Float[Tensor, "M h d"] | None = None,
+        allowed: Bool[Tensor, "B 1 T T"] | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """Mix the tokens; the fused kernel never forms the matrix of weights."""
-        return self.mix(*self.project(tokens, grid), relative)
+        """Mix the tokens, each with those that it may attend to; the fused kernel never forms the matrix of weights."""
+        return self.mix(*self.project(tokens, grid), relative, allowed)
 
     def project(self, tokens: Float[Tensor, "B T D"], grid: Grid | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Query, key and value of every head (eq. 5), each B h T d."""
@@ -44,11 +48,12 @@ class SelfAttention(nn.Module):
         return query, key, value
 
     def mix(
-        self, query: Tensor, key: Tensor, value: Tensor, relative: Float[Tensor, "M h d"] | None
+        self, query: Tensor, key: Tensor, value: Tensor, relative: Tensor | None, allowed: Tensor | None = None
     ) -> Float[Tensor, "B T D"]:
         """Mix the values of every head (eqs. 6 and 7), and the heads (eq. 8)."""
         dropout = self.attention_dropout if self.training else 0.0
-        mixed = attend(query, key, value, dropout=dropout, relative=relative, causal=self.causal)  # eqs. 6-7: B h T d
+        how = {"dropout": dropout, "relative": relative, "causal": self.causal, "allowed": allowed}
+        mixed = attend(query, key, value, **how)  # eqs. 6-7: B h T d
         return self.out(mixed.transpose(1, 2).flatten(2))  # eq. 8: B T D
 
     def weights(
@@ -174,10 +179,14 @@ class Block(nn.Module):
         self.mlp_stochastic_depth = StochasticDepth(rate)
 
     def forward(
-        self, tokens: Float[Tensor, "B T D"], grid: Grid | None = None, relative: Float[Tensor, "M h d"] | None = None
+        self,
+        tokens: Float[Tensor, "B T D"],
+        grid: Grid | None = None,
+        relative: Float[Tensor, "M h d"] | None = None,
+        allowed: Bool[Tensor, "B 1 T T"] | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Eqs. 2 and 3; after the original Transformer where norms come last."""
-        mixed = self.attention_output_dropout(self.attention(self.attention_input(tokens), grid, relative))
+        mixed = self.attention_output_dropout(self.attention(self.attention_input(tokens), grid, relative, allowed))
         tokens = tokens + self.attention_stochastic_depth(self.attention_scale(mixed))
         if self.norm == "pre":
             thought = self.mlp_output_dropout(self.mlp(self.mlp_norm(tokens)))

@@ -38,11 +38,12 @@ class PartedAttention(SelfAttention):
         return query, key, value
 
     def mix(
-        self, query: Tensor, key: Tensor, value: Tensor, relative: Float[Tensor, "M h d"] | None
+        self, query: Tensor, key: Tensor, value: Tensor, relative: Tensor | None, allowed: Tensor | None = None
     ) -> Float[Tensor, "B T D"]:
         """Mix the values of every head (eqs. 6 and 7), norm them, and mix the heads (eq. 8)."""
         dropout = self.attention_dropout if self.training else 0.0
-        mixed = attend(query, key, value, dropout=dropout, relative=relative, causal=self.causal)
+        how = {"dropout": dropout, "relative": relative, "causal": self.causal, "allowed": allowed}
+        mixed = attend(query, key, value, **how)
         return self.out(self.inner_norm(mixed.transpose(1, 2).flatten(2)))
 
 

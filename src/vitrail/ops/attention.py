@@ -3,7 +3,7 @@
 from contextlib import nullcontext
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import sdpa_kernel
@@ -20,12 +20,16 @@ def attend(
     dropout: float,
     relative: Float[Tensor, "M h d"] | None,
     causal: bool = False,
+    allowed: Bool[Tensor, "B 1 Q T"] | None = None,
 ) -> Float[Tensor, "B h Q d"]:
     """Mix the values (eqs. 6 and 7); a causal query sees itself and what comes before it.
 
+    `allowed` says what each query may attend to, where that is not everything; one that is allowed nothing is an error.
     The kernels would form the matrix of weights for relative keys, and for dropout on the CPU: there queries go in
     chunks.
     """
+    if allowed is not None:  # of a model without relative keys, that is not causal
+        return fused_attention(query, key, value, allowed, dropout)
     if relative is None and (dropout == 0 or query.device.type != "cpu"):
         return fused_attention(query, key, value, None, dropout, causal=causal)
     return attend_in_chunks(fused_attention, query, key, value, relative, dropout, causal=causal)
