@@ -34,7 +34,8 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
 HEIGHT = {room: height for height, floor in enumerate(FLOORS) for room in floor}
 # One third-party library, one door: the modules (or whole rooms) that alone may import it.
 DOORS = {
-    "PIL": ("data.decode", "data.mask_files"),
+    "PIL": ("data.decode", "data.modes", "data.stacks", "data.mask_files"),
+    "tifffile": ("data.stacks",),
     "pyarrow": ("files",),
     "matplotlib": ("figures",),
     "safetensors": ("checkpoint",),

@@ -16,7 +16,7 @@ CAME = Provenance(source="x.pth", layout="timm", container="pth", assumed=DECISI
 def test_a_name_is_a_whole_preprocessing_and_fields_are_changes_to_it() -> None:
     found = read_preprocessing({"preprocessing": "imagenet", "mean": 0.25, "device": "cpu"})
     expected = {"mean": (0.25,) * 3, "deviation": (0.229, 0.224, 0.225), "resize": "crop", "crop_share": 0.875}
-    assert found == {**expected, "interpolation": "bilinear", "antialias": True}
+    assert found == {**expected, "interpolation": "bilinear", "antialias": True, "value_range": None}
     assert read_preprocessing({"preprocessing": "Google"}) == read_preprocessing({"preprocessing": Preprocessing()})
     assert read_preprocessing({"preprocessing": "mnist"})["mean"] == (0.1307,)
     assert read_preprocessing({"mean": None, "image_size": 28}) == {}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from pyarrow import parquet
 
-from vitrail.data import decode as decoding, levels as levels_of
+from vitrail.data import decode as decoding, levels as levels_of, modes, pixels as pixels_of
 from vitrail.data.decode import ImageError, decode, with_channels
 from vitrail.data.levels import measure_levels
 from vitrail.data.open import open_data
@@ -272,7 +272,7 @@ def test_a_large_image_is_the_same_in_bands(mode: str, monkeypatch: pytest.Monke
     out = io.BytesIO()
     image.save(out, "TIFF" if mode == "CMYK" else "PNG", **options)
     whole = decode(out.getvalue())
-    monkeypatch.setattr(decoding, "BAND", 40)
+    monkeypatch.setattr(modes, "BAND", 40)
     assert np.array_equal(decode(out.getvalue()), whole)
 
 
@@ -287,7 +287,7 @@ def test_the_one_clear_colour_of_a_deep_png_is_the_same_in_bands(monkeypatch: py
     data += chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
     whole = decode(data)
     assert (whole[4, 5] == 255).all()
-    monkeypatch.setattr(decoding, "BAND", 40)
+    monkeypatch.setattr(pixels_of, "BAND", 40)
     assert np.array_equal(decode(data), whole)
 
 
@@ -306,7 +306,13 @@ def test_large_images_are_measured_and_shrunk_in_parts_to_the_same(monkeypatch: 
         ]
 
     whole = made()
-    for module, name in ((decoding, "BAND"), (near, "BAND"), (levels_of, "BAND"), (resizing, "LARGE")):
+    for module, name in (
+        (modes, "BAND"),
+        (pixels_of, "BAND"),
+        (near, "BAND"),
+        (levels_of, "BAND"),
+        (resizing, "LARGE"),
+    ):
         monkeypatch.setattr(module, name, 100)
     for one, other in zip(whole, made(), strict=True):
         assert np.abs(one - other).max() <= 1e-6

@@ -224,7 +224,7 @@ def png_header(width: int, height: int) -> bytes:
         (encoded(COLORS, "JPEG")[:-90], "damaged or truncated"),
         (encoded(COLORS, "GIF")[:60], "damaged"),
         (png_header(20_000, 6_000), "20000x6000 pixels; at most 90,000,000"),
-        (encoded(Image.fromarray(np.ones((4, 4), np.float32)), "TIFF"), "floating-point pixels"),
+        (encoded(Image.fromarray(np.ones((4, 4), np.float32)), "TIFF"), "whose range is not said"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "no image of a known format"),
     ],
     ids=["empty", "text", "cut png", "cut jpeg", "cut gif", "bomb", "float", "program"],

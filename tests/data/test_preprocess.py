@@ -9,11 +9,12 @@ import torch
 from PIL import Image
 
 from vitrail.config import Preprocessing
-from vitrail.data.decode import ImageError, decode, owned
+from vitrail.data.decode import ImageError, decode
 from vitrail.data.feed import evaluation_feed
+from vitrail.data.pixels import owned
 from vitrail.data.preprocess import read_image, to_batch
 from vitrail.data.sources.folder import FolderSource
-from vitrail.errors import DataError, ShapeError
+from vitrail.errors import DataError
 
 GENERATOR = np.random.RandomState(7)
 COLORS = np.asarray(
@@ -102,7 +103,7 @@ def test_transparent_pixels_are_shown_on_white() -> None:
     [
         (torch.rand(3, 8, 9), "torch.float32|float32.*before transforms"),
         (np.zeros((8, 9, 3), dtype=np.float64), "float64.*before transforms"),
-        (np.zeros((8, 9, 5), dtype=np.uint8), r"1, 3 or 4 channels; got \(8, 9, 5\)"),
+        (np.zeros((8, 9, 5), dtype=np.uint8), "5 channels; the model reads 3"),
         (torch.zeros(3, 9, 3, dtype=torch.uint8), "may be C H W or H W C"),
         (np.zeros((0, 9, 3), dtype=np.uint8), "channels; got"),
         (b"", "image 0: empty file"),
@@ -122,7 +123,7 @@ def test_the_bad_one_of_several_is_named(photos: Path) -> None:
     bad.write_bytes((photos / "a-large.jpg").read_bytes()[:900])
     with pytest.raises(ImageError, match=r"z\.jpg: .*Repair it, or leave it out\."):
         to_batch([photos / "c-grey.png", bad], CARDS[0], 16)
-    with pytest.raises(ShapeError, match="the model reads 5"):
+    with pytest.raises(ImageError, match="1 channel; the model reads 5"):
         to_batch(photos / "c-grey.png", CARDS[0], 16, channels=5)
 
 

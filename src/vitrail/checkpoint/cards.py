@@ -174,6 +174,7 @@ def to_hf_processor(how: Preprocessing, config: ViTConfig) -> dict[str, Any]:
     """Give the preprocessor_config.json that transformers opens; it squashes, whatever the crop."""
     filters = {word: number for number, word in PIL_FILTERS.items()}
     height, width = config.image_size
+    low, high = how.value_range or (0, 255)
     mean, deviation = (values * config.channels if len(values) == 1 else values for values in (how.mean, how.deviation))
     return {
         "image_processor_type": "ViTImageProcessor",
@@ -181,9 +182,9 @@ def to_hf_processor(how: Preprocessing, config: ViTConfig) -> dict[str, Any]:
         "size": {"height": height, "width": width},
         "resample": filters[how.interpolation],
         "do_rescale": True,
-        "rescale_factor": 1 / 255,
+        "rescale_factor": 1 / (high - low),
         "do_normalize": True,
-        "image_mean": list(mean),
+        "image_mean": [value + low / (high - low) for value in mean],
         "image_std": list(deviation),
     }
 

@@ -95,6 +95,14 @@ TrainingCrop = Annotated[
     float | None, option("Share of the resized side that evaluation keeps.", "--crop-share", metavar="SHARE")
 ]
 Interpolation = Annotated[str | None, option("nearest, bilinear, bicubic or lanczos.", metavar="WORD")]
+ValueRange = Annotated[
+    str | None,
+    option(
+        "The numbers in files that are black and white, such as 0,65535 or 0,10000: all bits are kept.",
+        metavar="LOW,HIGH",
+        default="levels of 8 bits",
+    ),
+]
 Split = Annotated[str | None, option("The split to take.", default="test, else val, else the only one")]
 Workers = Annotated[int | None, option("Processes that decode images.", default="as many as suit the machine")]
 
@@ -106,6 +114,7 @@ def preparing(
     resize: Resize = None,
     crop_share: Crop = None,
     interpolation: Interpolation = None,
+    value_range: ValueRange = None,
 ) -> None:
     """Share how images are prepared for a model."""
 
@@ -116,6 +125,7 @@ def training_preparing(
     deviation: Deviation = None,
     resize: Resize = None,
     crop_share: TrainingCrop = None,
+    value_range: ValueRange = None,
 ) -> None:
     """Share how images are prepared where a model is trained: there, `crop` is how it augments."""
 
@@ -180,5 +190,6 @@ LISTS: dict[str, Callable[[str], object]] = {
     "seeds": int,
     "shots": int,
     "tasks": str,
+    "value_range": float,
 }
 READERS = {"grid": read_pair, "image_size": read_pair} | dict.fromkeys(LISTS, read_list)

@@ -23,6 +23,9 @@ class Preprocessing(Checked):
     crop_share: float = needs(positive, 1.0)  # of the resized side that the middle crop keeps
     interpolation: Interpolation = "bilinear"
     antialias: bool = True
+    # The numbers of a file that are the levels 0 and 1, such as 0 and 65535: images keep all their bits. Without it
+    # they are read in 8 bits.
+    value_range: tuple[float, float] | None = needs(several, None, what="two numbers, LOW,HIGH", each=number, count=2)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -30,6 +33,8 @@ class Preprocessing(Checked):
             raise ConfigError(f"mean and deviation must be as many; got {len(self.mean)} and {len(self.deviation)}.")
         if self.crop_share > 1:
             raise ConfigError(f"crop_share must be at most 1; got {self.crop_share}.")
+        if self.value_range is not None and self.value_range[0] >= self.value_range[1]:
+            raise ConfigError(f"value_range must rise, LOW,HIGH; got {self.value_range}.")
 
     def for_channels(self, channels: int) -> "Preprocessing":
         """Give it for another number of channels: one mean and one deviation for all where each had its own."""
@@ -49,9 +54,10 @@ class Preprocessing(Checked):
         return Preprocessing(**fields)
 
     def levels(self) -> str:
-        """Say mean and deviation in words."""
+        """Say mean and deviation in words, and the range of values where it is said."""
         mean, deviation = (" ".join(f"{value:.4g}" for value in values) for values in (self.mean, self.deviation))
-        return f"mean {mean}, deviation {deviation}"
+        values = "" if self.value_range is None else ", values from {:g} to {:g}".format(*self.value_range)
+        return f"mean {mean}, deviation {deviation}{values}"
 
     def framing(self, image_size: tuple[int, int] | None = None) -> str:
         """Say in words what of an image is read, at which size where it is known."""
@@ -87,7 +93,7 @@ ALSO = {
     "totensor": "zero-one",
 }
 MEASURE = "measure"  # where there are labels to choose by
-FIELDS = ("mean", "deviation", "resize", "crop_share", "interpolation", "antialias")
+FIELDS = ("mean", "deviation", "resize", "crop_share", "interpolation", "antialias", "value_range")
 DECISIVE = FIELDS[:4]  # what answers hang on: to be said where it is assumed
 # Other words for the fields; `crop` and `interpolation` are fields of training too, and there mean those.
 WORDS = {"std": "deviation", "crop": "crop_share", "crop_pct": "crop_share"}

@@ -164,8 +164,9 @@ ANSWERS = _by_word(
         "Set decay_on: which parameters decay; decay_on=kernels leaves norms and biases out.": "norm_weight_decay "
         "bias_weight_decay no_decay",
         "Gradients are clipped by their norm: set clip_norm.": "clip_mode clipvalue clip_value",
-        "How images are read is no field: give preprocessing, mean, deviation, resize and crop_share as arguments, or "
-        "give them to vitrail.load.": "crop_pct crop_share mean std deviation resize preprocessing normalize",
+        "How images are read is no field: give preprocessing, mean, deviation, resize, crop_share and value_range as "
+        "arguments, or give them to vitrail.load.": "crop_pct crop_share mean std deviation resize preprocessing "
+        "normalize value_range",
         "Set adapt, which says what is trained: head, norms, last-2 (blocks) or full.": "freeze freeze_backbone "
         "freeze_layers linear_probe linear_probing freeze_encoder unfreeze bitfit trainable_layers",
         "Set layer_decay: each block learns at that share of the next one's rate.": "backbone_lr head_lr lr_mult",

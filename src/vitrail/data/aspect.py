@@ -5,7 +5,7 @@ from typing import Any, Unpack
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Num
 from torch import Tensor
 
 from vitrail.config import Preprocessing
@@ -26,7 +26,7 @@ class AspectTransform:
     preprocessing: Preprocessing
     channels: int = 3
 
-    def __call__(self, data: bytes | Pixels, sample: int, epoch: int) -> UInt8[Tensor, "C H W"]:
+    def __call__(self, data: bytes | Pixels, sample: int, epoch: int) -> Num[Tensor, "C H W"]:
         """Decode and resize; the same whatever the epoch."""
         image = OpenImage(data) if isinstance(data, bytes) else data
         shape = (image.height, image.width) if isinstance(image, OpenImage) else (image.shape[0], image.shape[1])
@@ -34,7 +34,7 @@ class AspectTransform:
         whole = replace(self.preprocessing, resize="squash", crop_share=1.0)
         return evaluation_image(image, (rows * self.patch, cols * self.patch), whole, None, self.channels)
 
-    def join(self, images: list[UInt8[Tensor, "C _ _"]]) -> dict[str, Any]:
+    def join(self, images: list[Num[Tensor, "C _ _"]]) -> dict[str, Any]:
         """Give the images of a batch as all their patches, and the grid of each."""
         empty = torch.empty(0, self.patch**2 * self.channels, dtype=torch.uint8)
         grids = [(image.shape[1] // self.patch, image.shape[2] // self.patch) for image in images]
@@ -57,7 +57,7 @@ class PatchTransform(BatchTransform):
         return batch._replace(images=scale_patches(batch.images, self.preprocessing, self.patch))
 
 
-def scale_patches(patches: UInt8[Tensor, "N PPC"], preprocessing: Preprocessing, patch: int) -> Float[Tensor, "N PPC"]:
+def scale_patches(patches: Num[Tensor, "N PPC"], preprocessing: Preprocessing, patch: int) -> Float[Tensor, "N PPC"]:
     """Turn levels into the numbers that a model reads, as `scale` does of images."""
     channels = patches.shape[1] // patch**2
     pictures = patches.unflatten(1, (patch, patch, channels)).permute(0, 3, 1, 2)  # N C P P, as it lies

@@ -231,7 +231,7 @@ def _judge(data: bytes | Pixels, thumbnail: NDArray[np.uint8]) -> Judgement:
         return Judgement("", (), (("unreadable", str(error)),), thumbnail)
     problems = [*_judge_size(opened.height, opened.width)]
     try:
-        opened.pixels()
+        opened.picture()
     except ImageError as error:
         problems.append(("truncated", str(error)))
     return Judgement(opened.format, traits, tuple(problems), thumbnail)
@@ -321,7 +321,7 @@ def _compare_near(splits: Mapping[str, Source], pairs: NDArray[np.int64], report
 def _letterboxed(source: Source, index: int, cell: int) -> Pixels:
     try:
         data = source.read(index)
-        pixels = OpenImage(data).pixels(least=(cell, cell)) if isinstance(data, bytes) else data
+        pixels = OpenImage(data).picture(least=(cell, cell)) if isinstance(data, bytes) else data
     except ImageError:
         pixels = None
     return letterboxed(pixels, cell)

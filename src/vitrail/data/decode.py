@@ -8,15 +8,15 @@ import io
 import warnings
 from functools import cache
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
 
-from vitrail.errors import DataError
+from vitrail.data.modes import to_array, with_deep_alpha
+from vitrail.data.pixels import ImageError, Numbers, Pixels, Range, to_levels, to_picture, with_channels
+from vitrail.data.stacks import find_stack
 
-Pixels = NDArray[np.uint8]  # H W C
 # What is opened, in this order, and its suffixes. Others that the library knows run programs or are no photographs.
 FORMATS = {
     "JPEG": ("jpg", "jpeg", "jpe", "jfif"),
@@ -33,19 +33,15 @@ FORMATS = {
     "TGA": ("tga",),
     "DIB": ("bmp", "dib"),
     "PCX": ("pcx",),
+    "NPY": ("npy",),  # an array
 }
 # By which images are found in folders and archives, the preferred first.
-SUFFIXES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "jp2", "avif")
+SUFFIXES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "jp2", "avif", "npy")
 MAGICS = {b"\xff\xd8": "JPEG", b"\x89PNG": "PNG", b"GIF8": "GIF", b"RIFF": "WEBP", b"BM": "BMP", b"II*\0": "TIFF"}
 LARGEST = 90_000_000  # pixels
 LARGEST_SIDE = 65_500  # of a JPEG; longer ones are made to hurt
-BAND = 1 << 22  # pixels that are converted at once
 MOST_SCANS = 200  # of a JPEG, each of which goes over all of it; a progressive one has ten or so,
 MOST_SCANNED = 1_000_000_000  # and pixels that all of them go over
-
-
-class ImageError(DataError):
-    """One image that cannot be read or decoded; the message is the reason, in a few words."""
 
 
 class Box(NamedTuple):
@@ -66,17 +62,12 @@ class OpenImage:
         scans = data.count(b"\xff\xda") if data.startswith(b"\xff\xd8") else 0
         if scans > MOST_SCANS:
             raise ImageError(f"a JPEG of {scans:,} scans, more than any photograph has")
-        self._data = data
+        self._data, self.orientation = data, 1
+        self._stack = find_stack(data, most)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of sizes, which are checked below, and of odd metadata
-                self._image = Image.open(io.BytesIO(data), formats=_formats())
-                width, height = self._image.size
-                if width < 1 or height < 1 or width * height > most or max(width, height) > LARGEST_SIDE:
-                    raise ImageError(f"{width}x{height} pixels; at most {most:,} are decoded")
-                if scans * width * height > MOST_SCANNED:
-                    raise ImageError(f"a JPEG of {scans:,} scans of {width}x{height} pixels, more than is decoded")
-                self.orientation = _orientation(self._image)  # which may decode a PNG
+                self._image = self._open(data, most, scans)
         except ImageError:
             raise
         except UnidentifiedImageError as error:
@@ -87,27 +78,86 @@ class OpenImage:
             raise ImageError(f"far more than the {most:,} pixels that are decoded") from error
         except Exception as error:  # a damaged header stops its parser in many types
             raise ImageError(f"damaged header: {error}") from error
-        self.format = self._image.format or ""
+
+    def _open(self, data: bytes, most: int, scans: int) -> Image.Image | None:
+        """Open what the image library knows; None where only the stack is read."""
+        if self._stack is not None and not self._stack.plain:
+            self.format, self.height, self.width = self._stack[:3]
+            return None
+        image = Image.open(io.BytesIO(data), formats=_formats())
+        width, height = image.size
+        if width < 1 or height < 1 or width * height > most or max(width, height) > LARGEST_SIDE:
+            raise ImageError(f"{width}x{height} pixels; at most {most:,} are decoded")
+        if scans * width * height > MOST_SCANNED:
+            raise ImageError(f"a JPEG of {scans:,} scans of {width}x{height} pixels, more than is decoded")
+        self.orientation = _orientation(image)  # which may decode a PNG
+        self.format = image.format or ""
         self.height, self.width = (width, height) if self.orientation >= 5 else (height, width)
+        return image
 
     @property
     def mode(self) -> str:
-        """How the file keeps its pixels, in the image library's word."""
-        return self._image.mode
+        """How the file keeps its pixels, in the image library's word; empty where that does not read it."""
+        return "" if self._image is None else self._image.mode
 
     @property
     def frames(self) -> int:
         """How many pictures the file holds."""
-        return int(getattr(self._image, "n_frames", 1))
+        return 1 if self._stack is not None and not self._stack.plain else int(getattr(self._image, "n_frames", 1))
 
     @property
     def is_see_through(self) -> bool:
         """Whether any of it may be transparent."""
-        return self.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in self._image.info
+        told = self._image is not None and "transparency" in self._image.info
+        return told or self.mode in ("RGBA", "LA", "PA", "La", "RGBa")
 
-    def pixels(self, box: Box | None = None, least: tuple[int, int] = (0, 0), channels: int = 3) -> Pixels:
-        """Decode a part; a JPEG at a half, a quarter or an eighth where the part still has `least` (height, width)."""
+    @property
+    def channels(self) -> tuple[int, ...]:
+        """The numbers of channels that it may have: a transparent image three or four."""
+        if self._stack is not None and not self._stack.plain:
+            return (self._stack.channels,)
+        if self.mode in ("1", "L", "F") or self.mode.startswith("I"):
+            return (1,)
+        return (3, 4) if self.mode == "RGBA" else (3,)
+
+    @property
+    def bits(self) -> int:
+        """How many bits each of its numbers has."""
+        return 8 if self._stack is None else self._stack.bits
+
+    def numbers(self) -> Numbers:
+        """Give the numbers of all channels, H W C, upright, as the file keeps them."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                if self._stack is not None:
+                    return _upright(self._stack.read(), self.orientation)
+                image = self._upright_image()
+                return np.asarray(image) if image.mode == "RGBA" else to_array(image)
+        except ImageError:
+            raise
+        except Exception as error:  # truncated and damaged data stop decoders in many types
+            raise ImageError(f"damaged or truncated: {error}") from error
+
+    def pixels(
+        self,
+        box: Box | None = None,
+        least: tuple[int, int] = (0, 0),
+        channels: int = 3,
+        value_range: Range | None = None,
+    ) -> Pixels:
+        """Decode a part; a JPEG at a half, a quarter or an eighth where the part still has `least` (height, width).
+
+        With a range the levels are real numbers, of all bits that the file has.
+        """
         box = box or Box(0, 0, self.height, self.width)
+        if self._image is None or value_range is not None or channels not in (1, 3):
+            found = self.channels
+            if channels not in found and (channels, found[0]) not in ((1, 3), (3, 1)):
+                raise ImageError(f"{found[-1]} channel{'s'[: found[-1] != 1]}; the model reads {channels}")
+            numbers = self.numbers()
+            numbers = numbers[:, :, :3] if numbers.shape[2] == 4 and channels < 4 else numbers
+            return with_channels(to_levels(_cut(numbers, box, self.height, self.width), value_range), channels)
         shrink = _shrink(box, least) if self.format == "JPEG" and self.orientation == 1 else 1
         try:
             whole = self._decode_fast(shrink)
@@ -121,30 +171,37 @@ class OpenImage:
             raise ImageError(f"damaged or truncated: {error}") from error
         return with_channels(_cut(whole, box, self.height, self.width), channels)
 
+    def picture(self, least: tuple[int, int] = (0, 0)) -> Pixels:
+        """Show it to people, gray or in three colors of 8 bits: of other images the first channels, stretched."""
+        return self.pixels(least=least) if self._stack is None else to_picture(self.numbers())
+
     def _decode_fast(self, shrink: int) -> Pixels | None:
-        usable = self.format == "JPEG" and self.orientation == 1 and self._image.mode in ("RGB", "L")
+        assert self._image is not None
+        usable = self.format == "JPEG" and self.orientation == 1 and self.mode in ("RGB", "L")
         fast = _simplejpeg() if usable and _allowed["simplejpeg"] else None
         if fast is None:
             return None
         least = (-(-self.height // shrink), -(-self.width // shrink)) if shrink > 1 else (0, 0)
-        space = "RGB" if self._image.mode == "RGB" else "GRAY"
+        space = "RGB" if self.mode == "RGB" else "GRAY"
         try:
             return fast.decode_jpeg(self._data, colorspace=space, min_height=least[0], min_width=least[1], min_factor=1)
         except ValueError:  # it is stricter than the image library, which decides, so that both skip the same
             return None
 
     def _decode(self, shrink: int) -> Pixels:
+        depth = self._data[24] if self.format == "PNG" else 8  # bits a channel, of the header
+        return to_array(self._upright_image(shrink, depth), depth)
+
+    def _upright_image(self, shrink: int = 1, depth: int = 8) -> Image.Image:
+        assert self._image is not None
         image = self._image
         if shrink > 1:
             image.draft(image.mode, (self.width // shrink, self.height // shrink))
         image.seek(0)  # of an animation the first frame
         image.load()
-        depth = self._data[24] if self.format == "PNG" else 8  # bits a channel, of the header
         if depth == 16 and image.mode == "RGB" and "transparency" in image.info:
-            image = _with_deep_alpha(image, self._data)
-        if self.orientation > 1:
-            image = ImageOps.exif_transpose(image)
-        return _to_array(image, depth)
+            image = with_deep_alpha(image, self._data)
+        return ImageOps.exif_transpose(image) if self.orientation > 1 else image
 
 
 def decode(data: bytes, channels: int = 3) -> Pixels:
@@ -168,16 +225,11 @@ def from_library(image: object) -> bytes | Pixels | None:
             return data
         if image.mode == "I" and image.format is None and not (np.asarray(image) >> 8).any():
             image = image.convert("L")  # no file's, which says that it has 16 bits: numbers of a program, from 0 to 255
-        return _to_array(ImageOps.exif_transpose(image) if _orientation(image) > 1 else image)
+        return to_array(ImageOps.exif_transpose(image) if _orientation(image) > 1 else image)
     except ImageError:
         raise
     except Exception as error:  # truncated and damaged data stop decoders in many types
         raise ImageError(f"damaged or truncated: {error}") from error
-
-
-def on_white(pixels: Pixels) -> Pixels:
-    """Show transparent pixels, H W 4, on white, as files of such are shown: H W 3."""
-    return _to_array(Image.fromarray(owned(pixels)))
 
 
 def encode(pixels: Pixels, kind: str = "PNG", quality: int = 90) -> bytes:
@@ -231,6 +283,14 @@ def _orientation(image: Image.Image) -> int:
     return found if isinstance(found, int) and 1 <= found <= 8 else 1
 
 
+def _upright(numbers: Numbers, orientation: int) -> Numbers:
+    """Turn an image by how the camera was held."""
+    turned = np.swapaxes(numbers, 0, 1) if orientation >= 5 else numbers
+    if orientation in (3, 4, 7, 8):
+        turned = turned[::-1]
+    return turned[:, ::-1] if orientation in (2, 3, 6, 7) else turned
+
+
 def _shrink(box: Box, least: tuple[int, int]) -> int:
     """Find the largest of 8, 4 and 2 by which a part may shrink and still be as large as wanted."""
     if min(least) < 1:
@@ -238,88 +298,10 @@ def _shrink(box: Box, least: tuple[int, int]) -> int:
     return next((by for by in (8, 4, 2) if box.height >= by * least[0] and box.width >= by * least[1]), 1)
 
 
-def _cut(whole: Pixels, box: Box, height: int, width: int) -> Pixels:
+def _cut(whole: Numbers, box: Box, height: int, width: int) -> Numbers:
     """Cut a part, given in the pixels of the full size, out of an image that may have been decoded smaller."""
     rows, cols = whole.shape[0] / height, whole.shape[1] / width
     top, left = round(box.top * rows), round(box.left * cols)
     bottom = max(round((box.top + box.height) * rows), top + 1)
     right = max(round((box.left + box.width) * cols), left + 1)
     return whole[top:bottom, left:right]
-
-
-def _with_deep_alpha(image: Image.Image, data: bytes) -> Image.Image:
-    """Make the one transparent colour of a PNG with 16 bits a channel its alpha: the library keeps but the high 8."""
-    again = Image.open(io.BytesIO(data), formats=("PNG",))
-    again.tile = [tile._replace(args="RGB;16L") for tile in again.tile]  # in the wrong order the low 8 come out
-    color = np.array(image.info["transparency"])
-    alpha = np.empty((image.height, image.width), np.uint8)
-    for top, bottom in _bands(image):
-        high, low = (np.asarray(each.crop((0, top, image.width, bottom))) for each in (image, again))
-        alpha[top:bottom] = np.where(((high == color >> 8) & (low == color & 255)).all(axis=2), 0, 255)
-    again.close()
-    made = image.copy()
-    made.putalpha(Image.fromarray(alpha))
-    return made
-
-
-def _to_array(image: Image.Image, depth: int = 8) -> Pixels:
-    """Give the pixels of any mode in 8 bits, grey or RGB; what is transparent is white behind.
-
-    A large image is converted a band at a time: its steps would take many times its own memory.
-    """
-    made: Pixels | None = None
-    for top, bottom in _bands(image):
-        band = image if bottom - top == image.height else image.crop((0, top, image.width, bottom))
-        pixels = _band_to_array(band, depth)
-        if band is image:
-            return pixels
-        made = np.empty((image.height, *pixels.shape[1:]), np.uint8) if made is None else made
-        made[top:bottom] = pixels
-    assert made is not None
-    return made
-
-
-def _bands(image: Image.Image) -> list[tuple[int, int]]:
-    """Cut the rows of an image into stretches of a few million pixels."""
-    rows = max(1, BAND // image.width)
-    return [(top, min(top + rows, image.height)) for top in range(0, image.height, rows)]
-
-
-def _band_to_array(image: Image.Image, depth: int) -> Pixels:
-    """Give the pixels of a part; a PNG's one transparent colour is compared as its file keeps it, in `depth` bits."""
-    mode, clear = image.mode, image.info.get("transparency")
-    if mode in ("I;16", "I;16B", "I;16L", "I;16N", "I"):
-        numbers: Any = np.asarray(image).astype(np.int64)
-        if numbers.min() < 0 or numbers.max() > 65535:
-            raise ImageError(f"numbers from {numbers.min()} to {numbers.max()}; expected 16 bits at most")
-        levels = ((numbers + 128) // 257).astype(np.uint8)  # 65535 is 255
-        return (levels if clear is None else np.where(numbers == clear, 255, levels).astype(np.uint8))[:, :, None]
-    if mode == "F":
-        raise ImageError("floating-point pixels, whose range is not said")
-    if mode in ("RGBA", "LA", "PA", "La", "RGBa") or (mode in ("P", "RGB") and clear is not None):
-        layer = image.convert("RGBA")
-        behind = Image.new("RGBA", layer.size, (255, 255, 255, 255))
-        return np.asarray(Image.alpha_composite(behind, layer).convert("RGB"))
-    if mode in ("1", "L"):
-        gray = np.asarray(image if mode == "L" else image.convert("L"))
-        if clear is not None:
-            most = (1 << depth) - 1  # which the library has made 255
-            gray = np.where(gray == (clear & most) * 255 // most, 255, gray).astype(np.uint8)
-        return gray[:, :, None]
-    return np.asarray(image if mode == "RGB" else image.convert("RGB"))
-
-
-def owned(pixels: Pixels) -> Pixels:
-    """Give pixels that a tensor may share: their own, and in order; a copy where they are not."""
-    return pixels if pixels.flags.writeable and min(pixels.strides) >= 0 else pixels.copy()
-
-
-def with_channels(pixels: Pixels, channels: int) -> Pixels:
-    """Repeat grey, or weigh colours to grey (ITU-R 601), where another number of channels is wanted."""
-    if pixels.shape[2] == channels:
-        return pixels
-    if channels == 1:
-        weights = np.array([19595, 38470, 7471], dtype=np.uint32)
-        parts = np.array_split(pixels, 1 + pixels.size // (3 * BAND))  # in bands, which take four times their memory
-        return np.concatenate([(part @ weights + 32768 >> 16).astype(np.uint8) for part in parts])[:, :, None]
-    return np.repeat(pixels, channels, axis=2)

@@ -23,6 +23,7 @@ from vitrail.config import Preprocessing
 from vitrail.config.check import rate, whole
 from vitrail.config.recipe import Augmentation, AugmentOn
 from vitrail.data.decode import ImageError, Pixels
+from vitrail.data.levels import check_channels
 from vitrail.data.source import Batch, BatchIndices, RankShare, Skip, Source, check_limit
 from vitrail.data.transforms.crops import crop_resize
 from vitrail.data.transforms.finish import BatchTransform
@@ -84,6 +85,7 @@ class Loader:
         share = RankShare(batch=batch, rank=rank, ranks=ranks, block=block, ahead=ahead, full=full)
         self.order = source.order(share, seed=whole("seed", seed, least=0), shuffle=shuffle)
         many = self.workers >= MANY_WORKERS and min(self._shape[1:]) >= LARGE_SIDE
+        check_channels(source, self._shape[0])
         self.augmented = augment_on == "workers" or (augment_on == "auto" and many)
 
     @property
@@ -182,7 +184,7 @@ def train_feed(
     augmentation = _fit_blocks(augmentation, options["batch"], options.get("ranks", 1))
     return Loader(
         source,
-        TrainTransform(size, augmentation, seed=seed, channels=channels),
+        TrainTransform(size, augmentation, seed=seed, channels=channels, value_range=preprocessing.value_range),
         after=BatchTransform(augmentation, preprocessing, len(source.class_names), seed),
         seed=seed,
         block=augmentation.mix_block if augmentation.mixup or augmentation.cutmix else 1,
@@ -291,7 +293,7 @@ class _Reader(Dataset[Batch]):
 
 
 def _send(batch: Batch) -> list[Any]:
-    """Send what is small by value: each tensor is shared memory, which is asked for of its worker, one by one."""
+    """Send what is small by value: each tensor is shared memory, asked for of its worker, one by one."""
     return list(batch._replace(**{name: getattr(batch, name).numpy() for name in SMALL}))
 
 

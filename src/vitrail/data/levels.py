@@ -5,9 +5,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.data.decode import BAND, ImageError, OpenImage, Pixels, with_channels
+from vitrail.data.decode import ImageError, OpenImage, Pixels
+from vitrail.data.pixels import BAND, with_channels
 from vitrail.data.source import Source
 from vitrail.data.sources.remote import RemoteShards
+from vitrail.errors import DataError
 
 LOOKED_AT = 256  # images, spread over a source
 LEVELS = np.arange(256) / 255
@@ -24,6 +26,25 @@ class Levels(NamedTuple):
         """Give one number for all channels where they are alike, as in gray images."""
         alike = len({*self.mean}) == len({*self.deviation}) == 1
         return self._replace(mean=self.mean[:1], deviation=self.deviation[:1]) if alike else self
+
+
+def check_channels(source: Source, channels: int) -> None:
+    """Refuse images of another number of channels than a model reads, by the first one; streams are not looked into."""
+    if not channels or isinstance(source, RemoteShards) or not len(source):
+        return
+    try:
+        data = source.read(0)
+        found = OpenImage(data).channels if isinstance(data, bytes) else (data.shape[2],)
+    except ImageError:
+        return  # it is counted when its turn comes
+    if channels in found or (channels, found[0]) in ((1, 3), (3, 1)):
+        return
+    said = f"{found[-1]} channel{'s'[: found[-1] != 1]}"
+    raise DataError(
+        f"{source.name(0)} has {said}; the model reads {channels}. Train it on such images with model.channels="
+        f"{found[-1]} (--set model.channels={found[-1]}): the first layer of a checkpoint is then widened. "
+        f"Or give images of {channels} channel{'s'[: channels != 1]}."
+    )
 
 
 def measure_levels(source: Source, channels: int = 3, most: int = LOOKED_AT) -> Levels | None:

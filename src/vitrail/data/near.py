@@ -59,7 +59,7 @@ class Thumbnails:
 def make_thumbnail(data: bytes | Pixels) -> NDArray[np.uint8]:
     """Make a thumbnail of an image, a JPEG decoded small; zeros where it cannot be decoded or is no picture."""
     try:
-        pixels = OpenImage(data).pixels(least=(2 * SIDE, 2 * SIDE)) if isinstance(data, bytes) else data
+        pixels = OpenImage(data).picture(least=(2 * SIDE, 2 * SIDE)) if isinstance(data, bytes) else data
     except ImageError:
         return np.zeros(WIDTH, dtype=np.uint8)
     return thumbnail(pixels) if pixels.shape[2] in (1, 3) and pixels.size else np.zeros(WIDTH, dtype=np.uint8)

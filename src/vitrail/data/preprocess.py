@@ -1,5 +1,6 @@
 """From any image that a person has to the numbers that a model reads: to the bit what evaluation feeds it."""
 
+import io
 import os
 from typing import Any
 
@@ -9,11 +10,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.config import Preprocessing
-from vitrail.data.decode import ImageError, Pixels, from_library, on_white
+from vitrail.data.decode import ImageError, Pixels, from_library
+from vitrail.data.modes import on_white
 from vitrail.data.sources.folder import read_file
 from vitrail.data.transforms.finish import scale
 from vitrail.data.transforms.resize import EvalTransform
-from vitrail.errors import DataError, ShapeError
+from vitrail.errors import DataError
 
 EXPECTED = "expected a path, the bytes of an image file, a PIL image, or pixels of 8 bits (uint8) in an array or tensor"
 
@@ -22,14 +24,12 @@ def to_batch(
     images: object, preprocessing: Preprocessing, image_size: int | tuple[int, int], channels: int = 3
 ) -> Float[Tensor, "B C H W"]:
     """Decode, turn upright, resize, crop and scale one image or several, exactly as evaluation does."""
-    if channels not in (1, 3):
-        raise ShapeError(f"images have 1 or 3 channels; the model reads {channels}. Make its input, B C H W, yourself.")
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
     transform = EvalTransform(size, preprocessing, channels=channels)
     made: list[Tensor] = []
     for number, image in enumerate(list_images(images)):
         try:
-            made.append(transform(read_image(image), 0, 0))
+            made.append(transform(read_image(image, real=preprocessing.value_range is not None), 0, 0))
         except DataError as error:
             name = os.fspath(image) if isinstance(image, str | os.PathLike) else f"image {number}"
             hint = ". Repair it, or leave it out." if isinstance(error, ImageError) else ""
@@ -47,10 +47,11 @@ def list_images(images: object) -> list[Any]:
     return [images]
 
 
-def read_image(image: object) -> bytes | Pixels:
+def read_image(image: object, *, real: bool = False) -> bytes | Pixels:
     """Give what one image is, as sources do: the bytes of its file, or its pixels.
 
-    A file that cannot be read is an `ImageError`; an object that is no image is a `DataError`.
+    An array of many channels or of 16 bits is what its file would be; so is any where numbers may be `real`. A file
+    that cannot be read is an `ImageError`; an object that is no image is a `DataError`.
     """
     if isinstance(image, str | os.PathLike):
         return read_file(os.path.expanduser(os.fspath(image)))
@@ -62,6 +63,11 @@ def read_image(image: object) -> bytes | Pixels:
         return found
     if not isinstance(image, np.ndarray | Tensor):
         raise DataError(f"{EXPECTED}; got {type(image).__name__}.")
+    if _is_stack(image) or (real and str(image.dtype).removeprefix("torch.") != "uint8"):
+        array = image.detach().cpu().numpy() if isinstance(image, Tensor) else image
+        out = io.BytesIO()
+        np.save(out, array, allow_pickle=False)
+        return out.getvalue()
     if (kind := str(image.dtype).removeprefix("torch.")) != "uint8":
         cast = ".to(torch.uint8)" if isinstance(image, Tensor) else '.astype("uint8")'
         before = (
@@ -70,6 +76,14 @@ def read_image(image: object) -> bytes | Pixels:
         hint = before if "float" in kind else f"Where its numbers are levels from 0 to 255, add {cast}"
         raise DataError(f"{EXPECTED}; got {kind} of shape {tuple(image.shape)}. {hint}.")
     return _pixels(_channels_last(image.detach().cpu()).numpy() if isinstance(image, Tensor) else image)
+
+
+def _is_stack(image: np.ndarray | Tensor) -> bool:
+    """Tell an array of 16 bits, or of bytes whose channels are no photograph's."""
+    kind = str(image.dtype).removeprefix("torch.")
+    ends = {*image.shape[:1], *image.shape[-1:]} if isinstance(image, Tensor) else {*image.shape[-1:]}
+    many = image.ndim == 3 and 0 not in image.shape and not ends & {1, 3, 4}
+    return (kind == "uint8" and many) or (kind == "uint16" and image.ndim in (2, 3))
 
 
 def _channels_last(image: Tensor) -> Tensor:

@@ -128,8 +128,8 @@ def evaluate(
     image whole and in its own shape, as in `vitrail.predict`; with `against=model` it is compared with itself, and what
     that costs or brings is measured in pairs.
     Options: batch_size, workers, device, precision, engine, bad_image_limit, fresh, report; and how
-    `model` reads images: preprocessing, mean, deviation, resize, crop_share, interpolation, as in `vitrail.load`; and
-    what the files leave open: heads, grid, activation, epsilon.
+    `model` reads images: preprocessing, mean, deviation, resize, crop_share, interpolation, value_range, as in
+    `vitrail.load`; and what the files leave open: heads, grid, activation, epsilon.
     `preprocessing="measure"` tries the usual ways on labeled images and takes the best; its accuracy is optimistic.
     """
     model, against = of_run(model), of_run(against)

@@ -66,6 +66,7 @@ class Preparing(TypedDict, total=False):
     crop_share: float | None  # of the resized side that the middle keeps
     interpolation: str | None
     antialias: bool | None
+    value_range: Sequence[float] | None  # LOW,HIGH: the numbers of files that are levels 0 and 1; keeps all bits
     std: float | Sequence[float] | None  # the same in other libraries' words
     crop: float | None
     crop_pct: float | None

@@ -97,7 +97,7 @@ def drawn(source: Source, index: int, cell: int = 192) -> Pixels:
 def _drawn(source: Source, index: int) -> Pixels | None:
     try:
         data = source.read(index)
-        pixels = OpenImage(data).pixels() if isinstance(data, bytes) else data
+        pixels = OpenImage(data).picture() if isinstance(data, bytes) else data
         found = checked(source.annotation(index), *pixels.shape[:2])
     except ImageError:
         return None

@@ -30,7 +30,7 @@ def annotated_train_feed(
     """Feed training: shuffled, cropped, flipped, jittered, with masks and boxes that go with it."""
     return Loader(
         source,
-        AnnotatedTransform(source, size, augmentation, seed, channels),
+        AnnotatedTransform(source, size, augmentation, seed, channels, preprocessing.value_range),
         after=AnnotatedBatchTransform(augmentation, squashed(preprocessing), 0, seed),
         seed=seed,
         augment_on=augment_on,

@@ -20,7 +20,7 @@ from vitrail.files import cache_folder, fingerprint_of, read_arrays, read_regula
 SPLITS = {"train": "train", "val": "val", "validation": "val", "test": "test"}
 LARGEST = 512 << 20  # bytes of an image file
 NAMED = 20  # files that are no images, of which the names are kept; all are counted
-FORMAT = 3  # of the remembered list
+FORMAT = 4  # of the remembered list
 AGAIN = "leads to a folder that was read already"
 ABOVE = "leads to a folder that this one is in"
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Num, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -13,6 +13,7 @@ from vitrail.config import Preprocessing
 from vitrail.config.recipe import Augmentation
 from vitrail.data.annotation import Annotation, checked, selected
 from vitrail.data.decode import Box, OpenImage, Pixels
+from vitrail.data.pixels import Range
 from vitrail.data.source import Batch, Source
 from vitrail.data.transforms.finish import BatchTransform
 from vitrail.data.transforms.geometry import SLOTS, inception_box
@@ -26,7 +27,7 @@ LEAST_LEFT = 0.3  # share of an object's box that a crop must leave of it
 class Annotated(NamedTuple):
     """An image as a model reads it, and what is known of it, moved alike."""
 
-    image: UInt8[Tensor, "C H W"]
+    image: Num[Tensor, "C H W"]  # levels
     mask: UInt8[Tensor, "H W"] | None
     objects: Float[Tensor, "M 5"]  # class + 1 and box, in shares of the sides
     truth: Annotation | None = None  # as it is in the file, to measure by
@@ -41,6 +42,7 @@ class AnnotatedTransform:
     augmentation: Augmentation
     seed: int
     channels: int = 3
+    value_range: Range | None = None
 
     def __call__(self, data: bytes | Pixels, sample: int, epoch: int) -> Annotated:
         """Cut both, resize the image, and take of the mask the nearest pixel."""
@@ -51,7 +53,7 @@ class AnnotatedTransform:
             u = draws(np.array([sample]), SLOTS, self.seed, epoch, Purpose.CROP)[0]
             box = inception_box(height, width, u, self.augmentation.crop_area, self.augmentation.aspect)
         if isinstance(image, OpenImage):
-            part = image.pixels(box, self.size, self.channels)
+            part = image.pixels(box, self.size, self.channels, self.value_range)
         else:
             part = image[box.top : box.top + box.height, box.left : box.left + box.width]
         mask = None if found.mask is None else cut_mask(found.mask, box, self.size)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int, Num, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -22,7 +22,7 @@ from vitrail.errors import ShapeError
 from vitrail.ops.constants import constant, upload
 from vitrail.ops.random import Purpose, draws
 
-Images = UInt8[Tensor, "B C H W"]
+Images = Num[Tensor, "B C H W"]  # uint8, or real where there is a range of values
 Reals = NDArray[np.float64]
 
 CHUNK = 32  # images that a worker augments at once: what they need beside stays in its core's cache
@@ -186,7 +186,8 @@ STAGES = {
 def scale(images: Images, preprocessing: Preprocessing) -> Float[Tensor, "B C H W"]:
     """Turn levels into the numbers a model reads: less the mean, by the deviation, both of levels from 0 to 1."""
     mean, deviation = _levels(*_of(preprocessing, images.shape[1]), images.device)
-    return images.to(torch.float32).sub_(mean).div_(deviation)  # in place: new memory costs more than the arithmetic
+    real = images.to(torch.float32, copy=True)
+    return real.sub_(mean).div_(deviation)  # in place: new memory costs more than the arithmetic
 
 
 def unscale(images: Float[Tensor, "B C H W"], preprocessing: Preprocessing) -> Float[Tensor, "B C H W"]:

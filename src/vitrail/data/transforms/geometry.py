@@ -11,14 +11,14 @@ the aspect is taken.
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int, Num
 from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.data.decode import Box
 from vitrail.errors import ShapeError
 
-Images = UInt8[Tensor, "B C H W"]
+Images = Num[Tensor, "B C H W"]
 Reals = NDArray[np.float64]
 GRAY = 128
 TRIES = 10

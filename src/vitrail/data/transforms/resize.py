@@ -1,4 +1,4 @@
-"""Another size for an image, as the authors' code or others compute it; uint8 in and out.
+"""Another size for an image, as the authors' code or others compute it; levels in and out, whole (uint8) or real.
 
 The authors' `vision_transformer` keeps the real numbers that tf.image.resize gives ("gvt", here rounded: at most half a
 level away); `big_vision` cuts them off to whole levels ("bv"). Neither antialiases.
@@ -12,13 +12,14 @@ from typing import Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Num as Levels  # uint8, or real numbers where there is a range of values
 from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.config.preprocessing import Interpolation, Preprocessing
 from vitrail.config.recipe import Augmentation, Resizing
-from vitrail.data.decode import OpenImage, Pixels, owned, with_channels
+from vitrail.data.decode import OpenImage, Pixels
+from vitrail.data.pixels import Range, owned, with_channels
 from vitrail.data.transforms.crops import LARGEST
 from vitrail.data.transforms.geometry import SLOTS, inception_box, inception_boxes
 from vitrail.errors import ShapeError
@@ -38,20 +39,21 @@ class TrainTransform:
     augmentation: Augmentation
     seed: int
     channels: int = 3
+    value_range: Range | None = None
 
-    def __call__(self, data: bytes | Pixels, sample: int, epoch: int) -> UInt8[Tensor, "C H W"]:
+    def __call__(self, data: bytes | Pixels, sample: int, epoch: int) -> Levels[Tensor, "C H W"]:
         """Decode no more than is needed, crop and resize."""
         image = OpenImage(data) if isinstance(data, bytes) else data
         crop, how = self.augmentation.crop, self.augmentation.resizing
         if crop != "inception":
-            still = Preprocessing(resize="squash" if crop == "squash" else "crop")
+            still = Preprocessing(resize="squash" if crop == "squash" else "crop", value_range=self.value_range)
             return evaluation_image(image, self.size, still, None if how == "antialias" else how, self.channels)
         height, width = (image.height, image.width) if isinstance(image, OpenImage) else image.shape[:2]
         u = draws(np.array([sample]), SLOTS, self.seed, epoch, Purpose.CROP)[0]
         box = inception_box(height, width, u, self.augmentation.crop_area, self.augmentation.aspect)
         if isinstance(image, OpenImage):
             least = self.size if how == "antialias" else (0, 0)  # the authors' ways read every pixel
-            part = image.pixels(box, least, self.channels)
+            part = image.pixels(box, least, self.channels, self.value_range)
         else:
             part = image[box.top : box.top + box.height, box.left : box.left + box.width]
         return resize(to_tensor(part, self.channels), self.size, how)
@@ -73,24 +75,24 @@ class EvalTransform:
     preprocessing: Preprocessing
     channels: int = 3
 
-    def __call__(self, data: bytes | Pixels, sample: int, epoch: int) -> UInt8[Tensor, "C H W"]:
+    def __call__(self, data: bytes | Pixels, sample: int, epoch: int) -> Levels[Tensor, "C H W"]:
         """Decode and resize; the same whatever the epoch."""
         image = OpenImage(data) if isinstance(data, bytes) else data
         return evaluation_image(image, self.size, self.preprocessing, None, self.channels)
 
-    def many(self, pixels: UInt8[Tensor, "B C H W"]) -> UInt8[Tensor, "B C h w"]:
+    def many(self, pixels: Levels[Tensor, "B C H W"]) -> Levels[Tensor, "B C h w"]:
         """Resize images of one size, all at once."""
         return evaluation_image(pixels, self.size, self.preprocessing)
 
 
-def to_tensor(pixels: Pixels, channels: int) -> UInt8[Tensor, "C H W"]:
+def to_tensor(pixels: Pixels, channels: int) -> Levels[Tensor, "C H W"]:
     """Give pixels as a tensor of so many channels."""
     return torch.from_numpy(owned(with_channels(pixels, channels))).permute(2, 0, 1)
 
 
 def resize(
-    pixels: UInt8[Tensor, "*B C H W"], size: tuple[int, int], how: How, *, antialias: bool = True
-) -> UInt8[Tensor, "*B C h w"]:
+    pixels: Levels[Tensor, "*B C H W"], size: tuple[int, int], how: How, *, antialias: bool = True
+) -> Levels[Tensor, "*B C h w"]:
     """Resize to (height, width); `antialias` is for interpolations by name, the authors' ways say it themselves."""
     if min(*pixels.shape[-2:], *size) < 1:
         raise ShapeError(f"an image has at least one pixel; got {tuple(pixels.shape[-2:])} to resize to {size}.")
@@ -98,34 +100,34 @@ def resize(
         return pixels
     match how:
         case "bv":
-            return _cut_off(_plain(pixels, size, "bilinear"))
+            return _kept(_plain(pixels, size, "bilinear"), pixels, _cut_off)
         case "antialias":
             return _antialiased(pixels, size, "bilinear")
         case "gvt":
-            return _rounded(_plain(pixels, size, "bilinear"))
+            return _kept(_plain(pixels, size, "bilinear"), pixels, _rounded)
         case "area":
-            return _rounded(by_area(pixels, size))
+            return _kept(by_area(pixels, size), pixels, _rounded)
         case "nearest":
             return _like(F.interpolate(_four(pixels), size=size, mode="nearest-exact"), pixels)
         case "bilinear" | "bicubic" | "lanczos":
             if antialias or how == "lanczos":
                 return _antialiased(pixels, size, how)
-            return _rounded(_plain(pixels, size, how))
+            return _kept(_plain(pixels, size, how), pixels, _rounded)
 
 
 def resize_small(
-    pixels: UInt8[Tensor, "*B C H W"], side: int, how: How, *, antialias: bool = True
-) -> UInt8[Tensor, "..."]:
+    pixels: Levels[Tensor, "*B C H W"], side: int, how: How, *, antialias: bool = True
+) -> Levels[Tensor, "..."]:
     """Resize so that the shorter side is `side` and the shape stays; "bv" goes by area where that makes it smaller."""
     height, width = pixels.shape[-2:]
     factor = side / min(height, width)
     size = max(round(height * factor), 1), max(round(width * factor), 1)
     if how == "bv" and factor < 1:
-        return _cut_off(by_area(pixels, size))
+        return _kept(by_area(pixels, size), pixels, _cut_off)
     return resize(pixels, size, how, antialias=antialias)
 
 
-def by_area(pixels: UInt8[Tensor, "*B C H W"], size: tuple[int, int]) -> Float[Tensor, "*B C h w"]:
+def by_area(pixels: Levels[Tensor, "*B C H W"], size: tuple[int, int]) -> Float[Tensor, "*B C h w"]:
     """Average over what each new pixel covers, fractions of pixels included, as TensorFlow's ResizeArea."""
     bands = pixels.split(max(LARGE // 8 // pixels[..., 0].numel(), 1), dim=-1)  # of columns: each takes much memory
     parts = [_cover(band.to(torch.float64).transpose(-1, -2), size[0]).transpose(-1, -2) for band in bands]
@@ -133,7 +135,7 @@ def by_area(pixels: UInt8[Tensor, "*B C H W"], size: tuple[int, int]) -> Float[T
     return _cover(tall, size[1]).to(torch.float32)
 
 
-def middle(pixels: UInt8[Tensor, "*B C H W"], size: tuple[int, int]) -> UInt8[Tensor, "*B C h w"]:
+def middle(pixels: Levels[Tensor, "*B C H W"], size: tuple[int, int]) -> Levels[Tensor, "*B C h w"]:
     """Cut out the middle."""
     top, left = (pixels.shape[-2] - size[0]) // 2, (pixels.shape[-1] - size[1]) // 2
     if min(top, left) < 0:
@@ -142,12 +144,12 @@ def middle(pixels: UInt8[Tensor, "*B C H W"], size: tuple[int, int]) -> UInt8[Te
 
 
 def evaluation_image(
-    image: OpenImage | Pixels | UInt8[Tensor, "*B C H W"],
+    image: OpenImage | Pixels | Levels[Tensor, "*B C H W"],
     size: int | tuple[int, int],
     preprocessing: Preprocessing,
     resizing: Resizing | None = None,
     channels: int = 3,
-) -> UInt8[Tensor, "*B C h w"]:
+) -> Levels[Tensor, "*B C h w"]:
     """Make what a model evaluates: squashed or by its shorter side, then the middle `crop_share` of it.
 
     `resizing` overrides the interpolation. The authors' vision_transformer squashes ("gvt"); big_vision's few-shot
@@ -160,7 +162,7 @@ def evaluation_image(
     faithful = how in ("gvt", "bv") or not preprocessing.antialias
     if isinstance(image, OpenImage):
         least = (0, 0) if faithful else (2 * max(before), 2 * max(before))
-        image = image.pixels(least=least, channels=channels)
+        image = image.pixels(least=least, channels=channels, value_range=preprocessing.value_range)
     pixels = to_tensor(image, channels) if isinstance(image, np.ndarray) else image
     antialias = preprocessing.antialias
     if preprocessing.resize == "squash":
@@ -171,7 +173,7 @@ def evaluation_image(
     return middle(resize_small(pixels, side, how, antialias=antialias), goal).contiguous()
 
 
-def _without_ends(pixels: UInt8[Tensor, "*B C H W"], goal: tuple[int, int]) -> UInt8[Tensor, "*B C h w"]:
+def _without_ends(pixels: Levels[Tensor, "*B C H W"], goal: tuple[int, int]) -> Levels[Tensor, "*B C h w"]:
     """Cut the far ends of a very long image, which no middle reads: resized whole they would take much memory."""
     height, width = pixels.shape[-2:]
     rows, cols = (math.ceil(8 * width * goal[0] / goal[1]), math.ceil(8 * height * goal[1] / goal[0]))
@@ -210,12 +212,12 @@ def _antialiased(pixels: Tensor, size: tuple[int, int], mode: Interpolation) -> 
         def work(part: Tensor) -> Tensor:
             return torch.einsum("ri,...ij,cj->...rc", rows, part.to(rows.dtype), cols)
 
-        return _rounded(_by_channel(work, pixels))
+        return _kept(_by_channel(work, pixels), pixels, _rounded)
     four = _four(pixels)
     if pixels.device.type != "cpu":
         four = four.to(torch.float32)
     made = F.interpolate(four, size=size, mode=mode, antialias=True, align_corners=False)
-    return _like(made if made.dtype == torch.uint8 else _rounded(made), pixels)
+    return _like(made if made.dtype == pixels.dtype else _rounded(made), pixels)
 
 
 @constant
@@ -240,6 +242,11 @@ def _cover(pixels: Float[Tensor, "... n"], new: int) -> Float[Tensor, "... new"]
 
 def _rounded(real: Tensor) -> Tensor:
     return real.round().clamp(0, 255).to(torch.uint8)
+
+
+def _kept(real: Tensor, pixels: Tensor, kind: Callable[[Tensor], Tensor]) -> Tensor:
+    """Make whole levels of what was made of whole ones; of real ones nothing is lost."""
+    return real if pixels.is_floating_point() else kind(real)
 
 
 def _cut_off(real: Tensor) -> Tensor:
