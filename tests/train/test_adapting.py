@@ -86,6 +86,33 @@ def test_what_is_trained_moves_and_all_else_keeps_its_bits(adapt: str, ema: str 
     assert moved - keys == trained - keys
 
 
+@pytest.mark.parametrize("ema", [None, "ema"])
+@pytest.mark.parametrize("matrices", ["all", "query,value", ["mlp", "out"]], ids=str)
+def test_by_lora_those_matrices_alone_change_and_the_result_is_a_plain_model(matrices: Any, ema: str | None) -> None:
+    model = small()
+    run = train(model, adapt="lora", rank=3, matrices=matrices, ema=ema, optimizer="adam", learning_rate=1e-2)
+    said = "all" if matrices == "all" else ",".join(matrices) if isinstance(matrices, list) else matrices
+    words = {"query,value": {"attention.qkv"}, "mlp,out": {"attention.out", "mlp.expand", "mlp.contract"}}
+    layers = words.get(said, {"attention.qkv", "attention.out", "mlp.expand", "mlp.contract"})
+    before, after = dict(model.named_parameters()), dict(run.model.named_parameters())
+    assert before.keys() == after.keys()
+    moved = {name for name in after if not torch.equal(before[name], after[name])}
+    assert moved == AFTER | {f"blocks.{number}.{layer}.weight" for number in range(3) for layer in layers}
+    if said == "query,value":
+        for number in range(3):
+            name = f"blocks.{number}.attention.qkv.weight"
+            keys = slice(24, 48)
+            assert torch.equal(before[name][keys], after[name][keys])
+    change = after["blocks.1.attention.out.weight"] - before["blocks.1.attention.out.weight"]
+    assert torch.linalg.matrix_rank(change.double(), atol=1e-5) == (0 if said == "query,value" else 3)
+
+
+def test_by_lora_a_model_learns() -> None:
+    run = train(adapt="lora", steps=60, optimizer="adam", learning_rate=1e-2, warmup_steps=0, log_every=20)
+    losses = [record["loss"] for record in run.history if record["kind"] == "train"]
+    assert losses[-1] < 0.7 * losses[0]
+
+
 def test_a_linear_probe_is_softmax_regression_on_frozen_features_whatever_is_dropped_before() -> None:
     model = small(dropout=0.4, stochastic_depth=0.3)
     plain = {"crop": "squash", "flip": False, "label_smoothing": 0.0, "mixup": 0.0, "cutmix": 0.0, "ema": None}
@@ -115,12 +142,38 @@ def test_a_linear_probe_is_softmax_regression_on_frozen_features_whatever_is_dro
     [
         ("last-4", "adapt=last-4: the model has 3 blocks. Set adapt=last-1, or adapt=full"),
         ("last-0", "blocks must be a whole number, at least 1"),
-        ("some", "adapt must be one of full, head, norms, last; got 'some'"),
+        ("some", "adapt must be one of full, lora, head, norms, last; got 'some'"),
     ],
 )
 def test_a_way_that_the_model_cannot_take_is_refused(adapt: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         train(adapt=adapt)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"rank": 25}, "rank=25 is more than the model's width, 24"),
+        ({"matrices": "query,values"}, "matrices must be some of query, key, .*, qkv; got 'values'"),
+        ({"alpha": 0}, "alpha must be positive"),
+        ({"parallel": "fsdp"}, "adapt=lora leaves little to share out. Set parallel=ddp"),
+    ],
+    ids=str,
+)
+def test_lora_that_cannot_be_is_refused(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        train(adapt="lora", **fields)
+
+
+def test_a_bit_has_no_blocks_for_lora() -> None:
+    model = vitrail.create("BiT-R50x1", classes=2, image_size=32, units=(1, 1), width=32)
+    with pytest.raises(ConfigError, match=r"a BiT has none\. Set adapt=norms or last-1"):
+        train(model, adapt="lora")
+
+
+def test_rank_without_lora_says_what_has_one() -> None:
+    with pytest.raises(ConfigError, match="'rank' is a field of adapt=lora; here adapt is head"):
+        train(adapt="head", rank=4)
 
 
 def test_a_fresh_model_by_its_name_has_nothing_to_keep() -> None:
@@ -133,7 +186,7 @@ def test_an_objective_without_labels_trains_everything() -> None:
         vitrail.pretrain(pictures(), model=small(), objective="masked-patch", adapt="norms", quiet=True, steps=1)
 
 
-@pytest.mark.parametrize("adapt", ["norms", "last-1"])
+@pytest.mark.parametrize("adapt", ["lora", "norms", "last-1"])
 def test_such_a_run_that_is_killed_ends_with_the_same_bits(
     adapt: str, runs: Runs, images: Path, whole: Path, tmp_path: Path
 ) -> None:

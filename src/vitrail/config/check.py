@@ -235,7 +235,8 @@ def read_text(name: str, text: str, hint: Any) -> object:  # noqa: ANN401
             return {"true": True, "false": False}[text.lower()]
         if get_origin(kind) is tuple:
             each, *_ = get_args(kind)
-            values = tuple(each(item) for item in re.split(r"[\s,x]+", text.strip("()[] ")) if item)
+            between = r"[\s,]+" if each is str else r"[\s,x]+"
+            values = tuple(each(item) for item in re.split(between, text.strip("()[] ")) if item)
             square = len(values) == 1 and each is int and Ellipsis not in get_args(kind)
             return values * 2 if square else values
         whole = kind is int and not text.isdecimal() and float(text).is_integer()  # 1e3

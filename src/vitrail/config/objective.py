@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
-from vitrail.config.check import DEEPEST, Checked, needs, share, whole
+from vitrail.config.check import DEEPEST, Checked, needs, positive, several, share, text, whole
 from vitrail.config.model import ModelConfig, PatchStem, ViTConfig
 from vitrail.config.positions import RelativePositions
 from vitrail.errors import ConfigError
@@ -146,6 +146,29 @@ class Full(Checked, word="full"):
     """All weights."""
 
 
+MATRICES = ("query", "key", "value", "out", "expand", "contract")  # of a block
+GROUPS = {"all": MATRICES, "attention": MATRICES[:4], "mlp": MATRICES[4:], "qkv": MATRICES[:3]}
+
+
+def _matrices(name: str, value: object) -> tuple[str, ...]:
+    """Read matrices of a block by their names, or groups of them, into their own order."""
+    words = (*MATRICES, *GROUPS)
+    said = several(name, [value] if isinstance(value, str) else value, f"some of {', '.join(words)}", text)
+    if unknown := [word for word in said if word not in words]:
+        raise ConfigError(f"{name} must be some of {', '.join(words)}; got {unknown[0]!r}.")
+    named = {matrix for word in said for matrix in GROUPS.get(word, (word,))}
+    return tuple(matrix for matrix in MATRICES if matrix in named)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoRA(Checked, word="lora"):
+    """A low-rank change of matrices in every block, W + alpha / rank * B A (Hu et al., 2022), and the classifier."""
+
+    rank: int = needs(whole, 8, most=DEEPEST)
+    alpha: float = needs(positive, 16.0)
+    matrices: tuple[str, ...] = needs(_matrices, MATRICES)  # query, key, value, out, expand, contract; all
+
+
 @dataclass(frozen=True, kw_only=True)
 class HeadAlone(Checked, word="head"):
     """The classifier alone: a linear probe of features that stay as they are."""
@@ -163,7 +186,7 @@ class LastBlocks(Checked, word="last"):
     blocks: int = needs(whole, 1, most=DEEPEST)
 
 
-Adapt = Full | HeadAlone | Norms | LastBlocks
+Adapt = Full | LoRA | HeadAlone | Norms | LastBlocks
 LAST = re.compile(r"last[-_ ]?(\d+)")
 
 
@@ -178,6 +201,8 @@ def word_of(adapt: Adapt) -> str:
     match adapt:
         case Full():
             return "full"
+        case LoRA():
+            return "lora"
         case HeadAlone():
             return "head"
         case Norms():
@@ -194,6 +219,14 @@ def check_adapt(config: ModelConfig, adapt: Adapt, *, fresh: bool) -> None:
         raise ConfigError(
             f"adapt={word_of(adapt)} keeps weights that were trained before, and a fresh model has none. "
             "Begin with a checkpoint, model=FILE; or set adapt=full."
+        )
+    if isinstance(adapt, LoRA) and not isinstance(config, ViTConfig):
+        raise ConfigError(
+            "adapt=lora changes the matrices of a Transformer's blocks, and a BiT has none. Set adapt=norms or last-1."
+        )
+    if isinstance(adapt, LoRA) and adapt.rank > config.width:
+        raise ConfigError(
+            f"rank={adapt.rank} is more than the model's width, {config.width}. Set rank=8, or adapt=full."
         )
     if isinstance(adapt, LastBlocks):
         count, what = (config.layers, "blocks") if isinstance(config, ViTConfig) else (len(config.units), "stages")

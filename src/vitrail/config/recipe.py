@@ -18,7 +18,7 @@ from vitrail.config.check import (
     whole,
     word_or_numbers,
 )
-from vitrail.config.objective import Adapt, Full, Labels, Objective, word_of
+from vitrail.config.objective import Adapt, Full, Labels, LoRA, Objective, word_of
 from vitrail.errors import ConfigError
 
 # How sizes change: antialiased (the default); as the authors' vision_transformer (bilinear, half-pixel centers, not
@@ -195,6 +195,8 @@ class Training(Checked, word="training"):
             raise ConfigError(f"give steps or epochs, one of them; got steps={self.steps}, epochs={self.epochs}.")
         self._check_margin()
         self._check_objective()
+        if isinstance(self.adapt, LoRA) and self.parallel == "fsdp":
+            raise ConfigError("adapt=lora leaves little to share out. Set parallel=ddp.")
 
     @property
     def corrections(self) -> list[str]:

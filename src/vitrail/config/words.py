@@ -53,6 +53,9 @@ TRAINING = _by_word(
         "three_augment": "3augment",
         "layer_decay": "layer_lr_decay layerwise_lr_decay lr_layer_decay llrd layer_wise_lr_decay layerwise_decay "
         "layer_wise_decay",
+        "rank": "lora_r lora_rank r lora_dim",
+        "alpha": "lora_alpha",
+        "matrices": "target_modules lora_target_modules lora_targets",
         "adapt": "adaptation tuning finetuning_type peft peft_type tuning_method",
         "patience": "early_stopping_patience early_stopping",
         "evaluate_every": "eval_steps eval_every eval_interval evaluation_interval eval_freq eval_frequency",
@@ -167,7 +170,7 @@ ANSWERS = _by_word(
         "How images are read is no field: give preprocessing, mean, deviation, resize, crop_share and value_range as "
         "arguments, or give them to vitrail.load.": "crop_pct crop_share mean std deviation resize preprocessing "
         "normalize value_range",
-        "Set adapt, which says what is trained: head, norms, last-2 (blocks) or full.": "freeze freeze_backbone "
+        "Set adapt, which says what is trained: lora, head, norms, last-2 (blocks) or full.": "freeze freeze_backbone "
         "freeze_layers linear_probe linear_probing freeze_encoder unfreeze bitfit trainable_layers",
         "Set layer_decay: each block learns at that share of the next one's rate.": "backbone_lr head_lr lr_mult",
         "Set curve, and final_learning_rate; layer_decay is of the blocks.": "lr_decay lrf",

@@ -6,8 +6,9 @@ from typing import assert_never
 
 from torch import nn
 
-from vitrail.config.objective import Adapt, Full, HeadAlone, LastBlocks, Norms
+from vitrail.config.objective import Adapt, Full, HeadAlone, LastBlocks, LoRA, Norms
 from vitrail.models.base import Model
+from vitrail.models.lora import MARK, add_lora
 from vitrail.models.resnet import BiT
 from vitrail.models.vit import ViT
 
@@ -16,10 +17,12 @@ HEAD = ("head.", "hidden.")  # the classifier, and the tanh layer that is as new
 STEM = ("embedding.", "class_token", "registers", "positions", "first_norm.", "root.")  # before the first layer
 
 
-def freeze(model: Model, adapt: Adapt) -> None:
-    """Leave only what is trained with gradients."""
+def begin_adapting(model: Model, adapt: Adapt, *, seed: int) -> None:
+    """Make what is trained beside the weights, and leave nothing else with gradients."""
     if isinstance(adapt, Full):
         return
+    if isinstance(adapt, LoRA):
+        add_lora(model, adapt, seed=seed)
     trained = set(trained_names(model, adapt))
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(parameter.requires_grad and name in trained)
@@ -38,6 +41,9 @@ def trained_names(model: Model, adapt: Adapt) -> Iterator[str]:
                 yield name
             case HeadAlone():
                 continue
+            case LoRA():
+                if MARK in name:
+                    yield name
             case Norms():
                 if f"{name.rpartition('.')[0]}." in inside:
                     yield name

@@ -43,12 +43,19 @@ def three_xavier_uniform(tensor: Tensor, generator: Generator) -> None:
         nn.init.xavier_uniform_(part, generator=generator)
 
 
+def uniform_by_fan_in(tensor: Tensor, generator: Generator) -> None:
+    """Draw as torch draws a linear layer: uniform in 1 / sqrt(fan_in) around 0."""
+    tensor.uniform_(-1, 1, generator=generator).div_(sqrt(tensor.shape[1]))
+
+
 ZERO, ONE = constant(0), constant(1)
 HEAD_BIASES = ("head.bias", "head.first.bias", "head.second.bias")
 DIRECTIONS = "head.directions.weight"  # of a classifier by cosines
 OBJECTIVE = "objective."  # before the names of parameters that an objective adds to the model's
 
 TABLE: tuple[tuple[str, Draw], ...] = (
+    ("*.lora_A.*", uniform_by_fan_in),
+    ("*.lora_B.*", ZERO),
     ("class_token", ZERO),
     ("registers", normal(0.02)),
     ("pooling.probe", normal(0.02)),

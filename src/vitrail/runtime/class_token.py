@@ -6,6 +6,7 @@ from torch.nn import functional as F
 
 from vitrail.models import ViT
 from vitrail.models.encoder import Block, maybe_checkpoint
+from vitrail.models.lora import LoRALinear
 from vitrail.ops.attention import fused_attention
 
 
@@ -39,6 +40,8 @@ class ClassTokenBlock(nn.Module):
         if made is not None:
             return made(tokens)
         packed = self.block.attention.qkv
+        if isinstance(packed, LoRALinear):
+            return packed.some(tokens, part)
         return F.linear(tokens, packed.weight[part], None if packed.bias is None else packed.bias[part])
 
 

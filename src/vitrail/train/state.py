@@ -20,8 +20,10 @@ from vitrail.data.source import Skip
 from vitrail.errors import ConfigError, VitrailError
 from vitrail.models import Model
 from vitrail.models.build import OBJECTIVE, skeleton
+from vitrail.models.lora import MARK, changed_names, merge
 from vitrail.runtime.machine import distribute_like, gather_over_ranks, gathered, take_own_rank
 
+ADAPTER = "adapter/"  # before the names of low-rank changes in a checkpoint
 BLOCK = re.compile(r"blocks\.(\d+)\.")
 WORDS = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # what torch's optimizers call what they remember
 
@@ -39,7 +41,7 @@ def trainable_names(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 def is_kernel(name: str, parameter: Tensor) -> bool:
     """Tell matrices and filters from biases, norms, tokens and positions: weight decay is theirs alone."""
-    return name.endswith("weight") and parameter.ndim > 1 and not name.startswith("positions")
+    return (name.endswith("weight") or MARK in name) and parameter.ndim > 1 and not name.startswith("positions")
 
 
 def depth_of(name: str, blocks: int) -> int:
@@ -275,7 +277,9 @@ class State:
             averaged = whole(self.average.weights.items())
             others |= {f"weights/{name}": raw[name] for name in averaged}
             counting = {**raw, **averaged}
+        others |= {f"{ADAPTER}{name}": value for name, value in counting.items() if MARK in name}
         weights = {name: value for name, value in counting.items() if not name.startswith(OBJECTIVE)}
+        weights = merge(self.model, weights) if keeps else weights
         return weights, {name: value for name, value in counting.items() if name.startswith(OBJECTIVE)}, others
 
     @torch.no_grad()
@@ -283,8 +287,12 @@ class State:
         """Become what was saved; a state of another run raises one of `DAMAGE`."""
         pairs = [(self.tally, take_own_rank(others["tally"]))]
         memories: list[tuple[Tensor, dict[str, Tensor]]] = []
+        changed = changed_names(self.model)
         for name, parameter in trainable_names(self.module):
-            counting = others[name] if name.startswith(OBJECTIVE) else weights[name]
+            if name in changed:  # what was saved has the change in it
+                continue
+            own, lora = name.startswith(OBJECTIVE), MARK in name
+            counting = others[f"{ADAPTER}{name}" if lora else name] if own or lora else weights[name]
             averaged = self.average is not None and name in self.average.weights
             pairs.append((parameter, others[f"weights/{name}"] if averaged else counting))
             if self.average is not None and averaged:

@@ -20,7 +20,7 @@ from vitrail.data.splits import SomeClasses, hold_out, split
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.files import read_arrays, replacing
 from vitrail.models import Model, create
-from vitrail.models.adapting import freeze
+from vitrail.models.adapting import begin_adapting
 from vitrail.models.build import DIRECTIONS, draw
 from vitrail.models.heads import CosineHead
 from vitrail.train.objective import Objective
@@ -101,7 +101,7 @@ def build_model(task: Task, training: Training, classes: tuple[str, ...]) -> Mod
     came = model.card.provenance and replace(model.card.provenance, assumed=())  # the run's own, from now on
     card = replace(model.card.without_names(), class_names=classes if labels else None, seen=before, metrics={})
     model.card = replace(card, provenance=came)
-    freeze(model, training.adapt)
+    begin_adapting(model, training.adapt, seed=training.seed)
     return model.train()
 
 
