@@ -274,7 +274,7 @@ def test_training_crops_and_flips_are_those_of_whole_levels_up_to_their_rounding
 
 def test_five_channels_to_a_model_of_three_are_refused_before_anything_is_read(folder: Path) -> None:
     source = open_data(folder)["all"]
-    with pytest.raises(DataError, match=r"has 5 channels; the model reads 3.*--set model.channels=5"):
+    with pytest.raises(DataError, match=r"has 5 channels; the model reads 3.*model.channels=5"):
         evaluation_feed(source, (8, 8), batch=2, preprocessing=Preprocessing())
     with pytest.raises(DataError, match="5 channels; the model reads 3"):
         to_batch(source.read(0), Preprocessing(), 8)

@@ -147,7 +147,8 @@ def test_a_run_that_is_interrupted_has_the_metrics_of_its_last_evaluation() -> N
     run = finetune(Shades(), steps=9, evaluate_every=2, callbacks=stop)
     assert not run.finished
     last = [record for record in run.history if record["kind"] == "evaluation"][-1]
-    assert run.metrics == {name: last[name] for name in ("accuracy", "loss", "images", "left_out")}
+    measured = ("accuracy", "loss", "images", "left_out", "balanced_accuracy", "macro_f1")
+    assert run.metrics == {name: last[name] for name in measured}
 
 
 def test_a_callback_sees_every_record_and_ends_the_run(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from vitrail.config import (
     Resampling,
     RotaryPositions,
 )
+from vitrail.config.card import Card
 from vitrail.config.check import as_size, check_field, pair, whole
 from vitrail.config.dense import DenseHead
 from vitrail.config.fields import hints, mean, override, reach
@@ -194,6 +195,10 @@ class ModelInMemory:
     def configure(self, **changes: object) -> ModelConfig:
         """Give the configuration of what `model` makes with these changes."""
         return Request.of(changes).target(self.config)
+
+    def card(self, **hints: object) -> Card:
+        """Give what belongs to the weights."""
+        return self.source.card
 
     def model(self, *, device: torch.device | str | None = None, **changes: object) -> Model:
         """Make a copy with these changes: the arguments and fields of `vitrail.load`."""

@@ -213,6 +213,11 @@ class Checkpoint:
         with self.named():
             return request.target(recognize(self.location, self.archive, request).found.config)
 
+    def card(self, **hints: object) -> Card:
+        """Give what belongs to the weights, of which none is read; `hints` say what the file leaves open."""
+        with self.named():
+            return recognize(self.location, self.archive, Request.of(hints)).card()
+
     def model(self, *, device: torch.device | str | None = None, **changes: object) -> Model:
         """Make the model with these changes: the arguments and fields of `vitrail.load`."""
         return self.build(Request.of(changes), device)

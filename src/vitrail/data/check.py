@@ -226,7 +226,7 @@ def _judge(data: bytes | Pixels, thumbnail: NDArray[np.uint8]) -> Judgement:
         return Judgement("pixels", grey, tuple(_judge_size(*data.shape[:2])), thumbnail)
     try:
         opened = OpenImage(data)
-        traits = tuple(_traits(opened, data))
+        traits = tuple(_traits(opened))
     except ImageError as error:
         return Judgement("", (), (("unreadable", str(error)),), thumbnail)
     problems = [*_judge_size(opened.height, opened.width)]
@@ -247,16 +247,18 @@ def _judge_size(height: int, width: int) -> Iterator[tuple[str, str]]:
         yield "extreme", sides
 
 
-def _traits(opened: OpenImage, data: bytes) -> Iterable[str]:
-    if opened.mode in ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N"):
+def _traits(opened: OpenImage) -> Iterable[str]:
+    count = opened.channels[-1] if opened.channels[0] not in (1, 3) else 0
+    if count:
+        yield f"{count} channels"
+    if opened.channels == (1,) or opened.mode in ("LA", "La"):
         yield "grey"
     if opened.is_see_through:
         yield "alpha"
     if opened.mode == "CMYK":
         yield "cmyk"
-    # Colours of 16 bits are opened as 8: of a PNG the header says so.
-    if opened.mode.startswith("I") or (opened.format == "PNG" and data[24:25] == b"\x10"):
-        yield "sixteen_bit"
+    if not opened.is_photograph:
+        yield "sixteen_bit" if opened.bits == 16 else f"{opened.bits} bits"
     try:
         if opened.format != "MPO" and opened.frames > 1:
             yield "animated"

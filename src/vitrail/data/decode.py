@@ -125,6 +125,11 @@ class OpenImage:
         """How many bits each of its numbers has."""
         return 8 if self._stack is None else self._stack.bits
 
+    @property
+    def is_photograph(self) -> bool:
+        """Whether its numbers are levels of 8 bits, and no more is to be had."""
+        return self._stack is None or self._stack.whole
+
     def numbers(self) -> Numbers:
         """Give the numbers of all channels, H W C, upright, as the file keeps them."""
         try:

@@ -37,6 +37,7 @@ class Stack(NamedTuple):
     bits: int
     read: Callable[[], Numbers]
     plain: bool = False  # the image library reads it too, in 8 bits
+    whole: bool = False  # its numbers are whole ones of 8 bits
 
 
 class Page(NamedTuple):
@@ -106,7 +107,8 @@ def _npy(data: bytes) -> Stack:
         array = array[:, :, None] if array.ndim == 2 else np.moveaxis(array, 0, 2) if first else array
         return array if kind.isnative else array.astype(kind.newbyteorder("="))
 
-    return Stack("NPY", height, width, channels, 8 * kind.itemsize, read)
+    whole = kind.kind in "bu" and kind.itemsize == 1
+    return Stack("NPY", height, width, channels, 8 * kind.itemsize, read, whole=whole)
 
 
 def _png(data: bytes) -> Stack | None:
@@ -147,14 +149,17 @@ def _tiff(data: bytes) -> Stack | None:
         known = (first.bits, first.kind) in ((8, 1), (16, 1), (32, 3), (32, 2))
         read = partial(_pages_by_library, data, len(pages)) if known else partial(_by_tifffile, data, len(pages))
         plain = not alike and (first.bits, first.kind) in ((16, 1), (32, 1))
-        return Stack("TIFF", first.height, first.width, len(pages) if alike else 1, first.bits, read, plain)
+        return Stack(
+            "TIFF", first.height, first.width, len(pages) if alike else 1, first.bits, read, plain, first[3:5] == (8, 1)
+        )
     if first.bits == 8 and first.samples in (3, 4) and first.planes != APART:
         return None
     if alike and first.bits > 8 and first.samples > 4:
         raise ImageError(f"{len(pages)} pages of {first.samples} channels each. Keep one page, or one channel a page")
     plain = first.samples in (3, 4) and first[3:5] == (16, 1) and first.planes != APART
     read = partial(_by_tifffile, data, 1, apart=first.planes == APART)
-    return Stack("TIFF", first.height, first.width, first.samples, first.bits, read, plain)
+    whole = first[3:5] == (8, 1)
+    return Stack("TIFF", first.height, first.width, first.samples, first.bits, read, plain, whole)
 
 
 def _pages(data: bytes) -> list[Page]:

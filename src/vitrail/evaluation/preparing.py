@@ -83,7 +83,7 @@ def choose_preprocessing(
     first = "assumed" if model.card.assumed and not given else "as it is"
     tried = [_try(first, own, model, some, options)]
     if not given.keys() & {"mean", "deviation"}:
-        for name, fields in _levels(measure_levels(some, channels), channels):
+        for name, fields in _levels(measure_levels(some, channels, value_range=own.value_range), channels):
             if (how := own.changed(fields)) != own:
                 tried.append(_try(name, how, model, some, options))
     if not given.keys() & {"resize", "crop_share"}:

@@ -71,6 +71,8 @@ def check_classes(splits: Mapping[str, Source]) -> None:
 
 def check_uneven(training: Training, objective: Objective | None, splits: Mapping[str, Source]) -> None:
     """Refuse weights that are not one for each class, and what is of labels beside an objective of one's own."""
+    if not splits:  # of several tasks, each of which has images of its own
+        return
     source = training_split(splits)
     asked = [*training.corrections, *(["class_weights"] if isinstance(training.class_weights, tuple) else [])]
     asked += ["focal"] if training.focal else []

@@ -21,7 +21,7 @@ from vitrail.data.check import (
     check_data as check_splits,
     contact_sheet,
 )
-from vitrail.data.levels import Levels, measure_levels
+from vitrail.data.levels import Levels, survey
 from vitrail.data.open import open_data
 from vitrail.data.source import Source
 from vitrail.data.sources.packed import pack
@@ -54,7 +54,7 @@ class DataCheck(DataReport):
                     "formats": dict(split.formats),
                     "traits": dict(split.traits),
                     "problems": {kind: found.document() for kind, found in split.problems.items()},
-                    "levels": None if (levels := self.levels[name]) is None else levels._asdict(),
+                    "levels": None if (levels := self.levels[name]) is None else levels.document(),
                 }
                 for name, split in self.splits.items()
             },
@@ -88,8 +88,9 @@ class DataCheck(DataReport):
         lines = text_table("", heads, rows)
         for name, levels in self.levels.items():
             if levels is not None:
-                said = [" ".join(f"{value:.4f}" for value in values) for values in levels[1:]]
+                said = [" ".join(f"{value:.4f}" for value in values) for values in levels[1:3]]
                 lines.append(f"{name}: mean {said[0]}, deviation {said[1]}, of {levels.images:,} images, from 0 to 1")
+                lines += [f"{name}: {words}"] if (words := levels.describe()) else []
         lines += [f"{name}: {split.uneven}" for name, split in self.splits.items() if split.uneven]
         for what, found in self.findings().items():
             among = f" of {found.images:,} images" if isinstance(found, NearCopies) else ""
@@ -163,7 +164,7 @@ def check_data(
         examples = check_annotations(splits, found.splits, partial(report.progress, "checking masks and boxes"))
     if sheet is not None:
         _write_sheet(home_path(sheet), splits, found, examples)
-    levels = {name: measure_levels(source) for name, source in splits.items()}
+    levels = {name: survey(source) for name, source in splits.items()}
     return DataCheck(**vars(found), levels={name: each and each.as_one() for name, each in levels.items()})
 
 

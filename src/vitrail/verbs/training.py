@@ -27,6 +27,7 @@ from vitrail.train.choice import choose_recipe, choose_start, describe_small
 from vitrail.train.journal import LOG
 from vitrail.train.pace import steps_within
 from vitrail.train.prepare import Probe
+from vitrail.train.reading import settle_reading
 from vitrail.train.request import TrainRequest, make_task, read_request
 from vitrail.train.run import Callback, Outcome, run
 from vitrail.train.task import AnyModel, Task, foresee_model, open_start, remember, training_split
@@ -204,7 +205,8 @@ def _train(
         model_config = foresee_model(task)
         keep_memory(give_back=model_config.checkpointing)
         small = describe_small(training_split(splits), model_config)
-        for reason in (*why, *choice.reasons, *small, *said):
+        task, read = settle_reading(task, request, training_split(splits))
+        for reason in (*why, *choice.reasons, *small, *read, *said):
             report.note(reason)
         if minutes is not None:
             report.note("measuring how long a step takes")

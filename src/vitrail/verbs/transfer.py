@@ -19,8 +19,9 @@ from vitrail.files import home_path
 from vitrail.runtime.machine import is_main_process, keep_memory
 from vitrail.runtime.reporter import harmless, reporting, text_table
 from vitrail.train.choice import choose_recipe
+from vitrail.train.reading import settle_reading
 from vitrail.train.request import Choice, make_task, read_request, refuse_fields
-from vitrail.train.task import AnyModel, known_config, open_start
+from vitrail.train.task import AnyModel, known_config, open_start, training_split
 from vitrail.verbs.training import take_preprocessing
 
 HIGHEST = 0.06  # a rate of Table 4 that is for ResNets and hybrids alone (Appendix B.1.1)
@@ -103,11 +104,12 @@ def transfer(
     task = make_task(request, choice, splits, start, out=folder, workers=workers, device=device, command=command)
     task = replace(task, preprocessing=prepared)
     config = known_config(start, {**request.model_fields, **request.fields}) or parse(choice.model)
+    task, read = settle_reading(task, request, training_split(splits))
     wanted = rates or rates_for(config, choice.rates) or (task.training.optimizer.learning_rate,)
     plan = TransferPlan(task=task, rates=tuple(wanted), seeds=tuple(seeds))
     keep_memory()
     with reporting(quiet=quiet or not is_main_process()) as report:
-        for reason in choice.reasons:
+        for reason in (*choice.reasons, *read):
             report.note(reason)
         return run_transfer(plan, report)
 
