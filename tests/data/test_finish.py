@@ -182,7 +182,14 @@ def test_noise_is_uniform_and_of_its_key() -> None:
     assert torch.equal(noise(keys[3:4], torch.Size((3, 64, 64)))[0], made[3])
 
 
-LATER = {Purpose.CLASS, Purpose.DROPOUT, Purpose.HIDING, Purpose.ORDER, Purpose.SPOILING, Purpose.SHARD}  # no stages of an image
+LATER = {
+    Purpose.CLASS,
+    Purpose.DROPOUT,
+    Purpose.HIDING,
+    Purpose.ORDER,
+    Purpose.SPOILING,
+    Purpose.SHARD,
+}  # no stages of an image
 
 
 def test_stages_in_use_have_slots() -> None:

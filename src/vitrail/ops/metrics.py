@@ -81,17 +81,17 @@ class ClassCounts:
     @property
     def recall(self) -> NDArray[np.float64]:
         """The share of a class's images that are answered right; NaN where it has none."""
-        return _shares(self.right, self.images)
+        return divide_counts(self.right, self.images)
 
     @property
     def precision(self) -> NDArray[np.float64]:
         """The share of the answers naming a class that are right; NaN where none does."""
-        return _shares(self.right, self.answered)
+        return divide_counts(self.right, self.answered)
 
     @property
     def f1(self) -> NDArray[np.float64]:
         """The harmonic mean of both; NaN where a class is neither there nor named."""
-        return _shares(2 * self.right, self.images + self.answered)
+        return divide_counts(2 * self.right, self.images + self.answered)
 
     @property
     def balanced_accuracy(self) -> float:
@@ -140,8 +140,8 @@ def calibration(confidences: NDArray[np.floating], right: NDArray[np.bool_], bin
     edges = np.arange(bins + 1) / bins
     places = np.clip(np.searchsorted(edges, sure, side="left") - 1, 0, bins - 1)
     counts = np.bincount(places, minlength=bins)
-    means = _shares(np.bincount(places, sure, minlength=bins), counts)
-    shares = _shares(np.bincount(places, right.astype(np.float64), minlength=bins), counts)
+    means = divide_counts(np.bincount(places, sure, minlength=bins), counts)
+    shares = divide_counts(np.bincount(places, right.astype(np.float64), minlength=bins), counts)
     table = tuple(
         Bin(
             low=float(edges[place]),
@@ -237,7 +237,7 @@ def _mean(values: NDArray[np.float64]) -> float:
     return float(known.mean()) if len(known) else 0.0
 
 
-def _shares(part: NDArray[np.generic], whole: NDArray[np.int64]) -> NDArray[np.float64]:
+def divide_counts(part: NDArray[np.generic], whole: NDArray[np.int64]) -> NDArray[np.float64]:
     """Divide counts; NaN where there is nothing to divide by."""
     given = np.full(len(whole), np.nan)
     return np.divide(part, whole, out=given, where=whole > 0)
