@@ -14,6 +14,7 @@ from vitrail.ops.average_precision import FoundBoxes, TrueBoxes, average_precisi
 from vitrail.ops.pixel_metrics import PixelCounts, count_pixels
 
 VOID = 255
+EACH: Any = None  # of the average: every class by itself; the stubs of scikit-learn know none
 
 
 def test_iou_equals_scikit_learns_and_void_pixels_count_nowhere() -> None:
@@ -23,11 +24,11 @@ def test_iou_equals_scikit_learns_and_void_pixels_count_nowhere() -> None:
     truth[1, :7] = VOID
     counts = count_pixels(torch.from_numpy(truth), torch.from_numpy(answers), 6, VOID)  # two classes that nobody has
     found, known = PixelCounts(confusion=counts.numpy()), truth != VOID
-    expected = jaccard_score(truth[known], answers[known], average=None)
+    expected = jaccard_score(truth[known], answers[known], average=EACH)
     assert found.iou[:4] == pytest.approx(expected)
     assert np.isnan(found.iou[4:]).all()
     assert found.mean_iou == pytest.approx(float(np.mean(expected)))
-    assert found.recall[:4] == pytest.approx(recall_score(truth[known], answers[known], average=None))
+    assert found.recall[:4] == pytest.approx(recall_score(truth[known], answers[known], average=EACH))
     assert found.accuracy == pytest.approx(float((truth == answers)[known].mean()))
     assert PixelCounts(confusion=np.zeros((2, 2), np.int64)).metrics() == {"mean_iou": 0.0, "pixel_accuracy": 0.0}
 
