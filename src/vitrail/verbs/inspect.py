@@ -24,12 +24,12 @@ from vitrail.inspection.study import draw_images, drawn_count, look_at
 from vitrail.inspection.views import choose_images
 from vitrail.models import Model
 from vitrail.runtime.reporter import SILENT, Reporter
+from vitrail.verbs.images import gather_images
 from vitrail.verbs.opening import (
     AnyModel,
     FileHints,
     ImageSize,
     check_options,
-    gather_images,
     hints_of,
     model_name,
     model_source,
