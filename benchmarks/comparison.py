@@ -58,7 +58,7 @@ def resampled(table: np.ndarray, side: int) -> np.ndarray:
 
     old = int((len(table) - 1) ** 0.5)
     grid = table[1:].reshape(old, old, -1)
-    larger = scipy.ndimage.zoom(grid, (side / old, side / old, 1), order=1)
+    larger: Any = scipy.ndimage.zoom(grid, (side / old, side / old, 1), order=1)
     return np.concatenate([table[:1], larger.reshape(side * side, -1)])
 
 
