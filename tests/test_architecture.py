@@ -1,6 +1,7 @@
 """The layers of docs/design.md, enforced: what may import what, and what stays without torch."""
 
 import ast
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -187,3 +188,9 @@ def test_wrong_usage_is_answered_without_torch(tmp_path: Path) -> None:
 def test_importing_the_package_opens_no_door() -> None:
     loaded = loaded_after("import vitrail; vitrail.create, vitrail.load")
     assert loaded & (DOORS.keys() | {"torchvision", "timm", "transformers"}) == set()
+
+
+def test_the_picture_of_the_house_is_drawn_from_its_floors() -> None:
+    root = Path(__file__).parents[1]
+    drawn = runpy.run_path(str(root / "docs/tools/house.py"))["drawn"]()
+    assert drawn == (root / "docs/house.svg").read_text(), "run: python docs/tools/house.py"
