@@ -145,7 +145,10 @@ def build(folder: Path) -> None:
     shutil.copyfile(TOOLS / "worker.js", folder / "html/assets/worker.js")
     for page in (folder / "html").rglob("*.html"):
         up = "../" * (len(page.relative_to(folder / "html").parts) - 1)
-        page.write_text(page.read_text().replace(THEIRS, f"{up}assets/worker.js"))
+        text = page.read_text().replace(THEIRS, f"{up}assets/worker.js")
+        if page.parent.name == "ko":
+            text = text.replace('lang="en"', 'lang="ko"', 1)
+        page.write_text(text)
 
 
 if __name__ == "__main__":
