@@ -190,7 +190,8 @@ def test_importing_the_package_opens_no_door() -> None:
     assert loaded & (DOORS.keys() | {"torchvision", "timm", "transformers"}) == set()
 
 
-def test_the_picture_of_the_house_is_drawn_from_its_floors() -> None:
-    root = Path(__file__).parents[1]
-    drawn = runpy.run_path(str(root / "docs/tools/house.py"))["drawn"]()
-    assert drawn == (root / "docs/house.svg").read_text(), "run: python docs/tools/house.py"
+@pytest.mark.parametrize("name", ["house", "model"])
+def test_pictures_of_the_documents_are_drawn_from_the_code(name: str) -> None:
+    docs = Path(__file__).parents[1] / "docs"
+    drawn = runpy.run_path(str(docs / f"tools/{name}.py"))["drawn"]()
+    assert drawn == (docs / f"{name}.svg").read_text(), f"run: python docs/tools/{name}.py"
