@@ -12,12 +12,14 @@ import pytest
 import typer
 import typer.main
 
+import vitrail
 from vitrail.cli.app import make_app
 
 UsageError: Any = typer.BadParameter.__mro__[1]
 ROOT = Path(__file__).parents[1]
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LOG.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LOG.md", "deploy/README.md")),
+    ROOT / "src/vitrail/box/vitrail-ti8/CARD.md",
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "docs").glob("*.ipynb")),
 ]
@@ -111,3 +113,9 @@ def test_a_command_that_is_not_there_is_seen() -> None:
     assert refused("vitrail finetun photos/") is not None
     assert "--minute" in str(refused("vitrail predict vitrail-ti8 a.jpg --minutely"))
     assert len([line for page in PAGES for line in commands(page)]) > 150
+
+
+def test_the_tour_names_every_function() -> None:
+    named = set(re.findall(r"`(\w+)`", (ROOT / "docs/tour.md").read_text()))
+    functions = {name for name in vitrail.__all__ if callable(getattr(vitrail, name)) and name[0].islower()}
+    assert functions - named == {"study_costs"}  # the dry run of study, which docs/studies.md has
