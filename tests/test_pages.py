@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import shlex
 from collections.abc import Iterator
 from functools import cache
@@ -119,3 +120,14 @@ def test_the_tour_names_every_function() -> None:
     named = set(re.findall(r"`(\w+)`", (ROOT / "docs/tour.md").read_text()))
     functions = {name for name in vitrail.__all__ if callable(getattr(vitrail, name)) and name[0].islower()}
     assert functions - named == {"study_costs"}  # the dry run of study, which docs/studies.md has
+
+
+def test_the_reference_has_every_function_and_command() -> None:
+    made = runpy.run_path(str(ROOT / "docs/tools/signatures.py"))
+    functions, commands = made["functions"](), made["commands"]()
+    assert re.findall(r"^## vitrail\.(\w+)$", functions, flags=re.MULTILINE) == sorted(vitrail.__all__, key=str.lower)
+    assert not re.search(r" at 0x|<class|<function|typing\.", functions)
+    for name, command in group().commands.items():
+        for inside in getattr(command, "commands", [""]):
+            assert f"## vitrail {name} {inside}".rstrip() + "\n" in commands
+    assert "    learning_rate: " in functions or "**fields" in functions
