@@ -265,7 +265,7 @@ class ImageList(FilesSource):
 
     def __init__(self, names: list[str], held: Mapping[int, object]) -> None:
         super().__init__(names)
-        self._held = held
+        self._held = dict(held)
 
     def read(self, index: int) -> bytes | Pixels:
         """Read an image from where it is."""
@@ -275,7 +275,10 @@ class ImageList(FilesSource):
             case (Source() as source, int(place)):
                 return source.read(place)
             case image:
-                return read_image(image)
+                data = read_image(image)
+                if callable(getattr(image, "read", None)):  # an open file, which gives its bytes once
+                    self._held[index] = data
+                return data
 
     def name(self, index: int) -> str:
         """Give the path of an image as it was given, or its number where it has none."""
