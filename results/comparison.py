@@ -17,23 +17,22 @@ LIBRARIES = {
     "vit_jax": "vision_transformer",
 }
 ENGLISH = {
-    "logits": "the authors' weights (`.npz`): largest difference from the authors' logits",
-    "positions": "their positions for 384 pixels: largest difference from the authors'",
-    "lines": "lines of its own code that an image passes through",
-    "forward": "ViT-B/16 on one CPU core, images a second (Vitrail as `predict` runs it)",
-    "loading": "a file of ViT-B/16: seconds to load, memory",
-    "closed": "{}, once converted; it does not open `.npz`",
-    "missing": "not measured",
+    "logits": "logits of the authors' `.npz`, off by",
+    "positions": "its positions at 384 pixels, off by",
+    "lines": "lines of code for an image",
+    "forward": "ViT-B/16, images a second",
+    "loading": "ViT-B/16, to load",
+    "closed": "{}, converted",
 }
 KOREAN = {
-    "logits": "저자들의 가중치(`.npz`): 저자들의 로짓과의 최대 차이",
-    "positions": "그 가중치의 384 픽셀용 위치: 저자들의 것과의 최대 차이",
-    "lines": "이미지 한 장을 처리할 때 실행되는 자체 코드의 줄 수",
-    "forward": "CPU 코어 하나에서 ViT-B/16, 초당 이미지 수(Vitrail은 `predict`가 실행하는 방식)",
-    "loading": "ViT-B/16 파일: 여는 시간(초)과 메모리",
-    "closed": "변환한 뒤 {}, `.npz`는 열지 못함",
-    "missing": "측정하지 않음",
+    "logits": "저자들의 `.npz`, 로짓의 차이",
+    "positions": "384 픽셀용 위치의 차이",
+    "lines": "이미지 한 장에 쓰이는 코드 줄 수",
+    "forward": "ViT-B/16, 초당 이미지 수",
+    "loading": "ViT-B/16, 여는 데",
+    "closed": "변환 후 {}",
 }
+MISSING = ""  # not measured
 PAGES = {"README.md": ENGLISH, "docs/ko/README.md": KOREAN}
 PLACE = re.compile(r"(?<=<!-- comparison -->\n).*?(?=<!-- end -->)", flags=re.DOTALL)
 
@@ -50,8 +49,8 @@ def table(words: dict[str, str]) -> str:
         [words["logits"], *(said(columns, library, words) for library in LIBRARIES)],
         [words["positions"], *(number(columns[library]["positions"]) for library in LIBRARIES)],
         [words["lines"], *(str(columns[library]["lines"]) for library in LIBRARIES)],
-        [words["forward"], *(speeds.get(library, words["missing"]) for library in LIBRARIES)],
-        [words["loading"], *(load(files.get(library)) or words["missing"] for library in LIBRARIES)],
+        [words["forward"], *(speeds.get(library, MISSING) for library in LIBRARIES)],
+        [words["loading"], *(load(files.get(library)) or MISSING for library in LIBRARIES)],
     ]
     titles = [f"{title} {columns[library]['version']}".strip() for library, title in LIBRARIES.items()]
     lines = [["", *titles], ["---"] * (1 + len(titles)), *rows]
