@@ -19,6 +19,7 @@ from vitrail.config.check import (
     word_or_numbers,
 )
 from vitrail.config.objective import Adapt, Full, Labels, LoRA, Objective, word_of
+from vitrail.config.task import Classify, Detect, ImageTask, Segment
 from vitrail.errors import ConfigError
 
 # How sizes change: antialiased (the default); as the authors' vision_transformer (bilinear, half-pixel centers, not
@@ -38,6 +39,7 @@ Weighting = Literal["balanced", "effective"]  # of classes: by 1 / images, or by
 AugmentOn = Literal["auto", "workers", "device"]
 MOST_STEPS = 10**12
 LABELS = Labels()
+ONE_CLASS = Classify()
 ALL = Full()
 LEAST_LAYER_DECAY = 0.5  # under which lower layers hardly learn
 
@@ -154,6 +156,7 @@ class Training(Checked, word="training"):
     image_size: tuple[int, int] | None = needs(image_size, None)  # None: the model's own
     clip_norm: float | None = needs(positive, None)  # the largest norm of all gradients together
     objective: Objective = LABELS
+    task: ImageTask = ONE_CLASS  # what is asked of labelled images
     loss: Loss = "softmax"
     label_smoothing: float = needs(rate, 0.0)  # share of every target that is spread over all classes
     # What a class counts for in the loss; None: as much as any other.
@@ -195,6 +198,8 @@ class Training(Checked, word="training"):
             raise ConfigError(f"give steps or epochs, one of them; got steps={self.steps}, epochs={self.epochs}.")
         self._check_margin()
         self._check_objective()
+        if isinstance(self.task, Segment | Detect):
+            raise ConfigError("segment and detect are tasks that are not trained yet. Set task=classify.")
         if isinstance(self.adapt, LoRA) and self.parallel == "fsdp":
             raise ConfigError("adapt=lora leaves little to share out. Set parallel=ddp.")
 
