@@ -12,7 +12,7 @@ from vitrail.errors import ConfigError
 
 def trained(*settings: str) -> Training:
     ours, _ = read_fields(None, None, settings, {})
-    return adjust(recipe("scratch").training, ours)
+    return adjust(recipe("finetune/imagenet").training, ours)
 
 
 def test_a_task_is_read_from_its_word_and_from_other_libraries_words() -> None:
@@ -30,9 +30,25 @@ def test_an_unknown_task_is_answered_with_those_that_there_are() -> None:
 
 
 def test_a_task_goes_to_a_document_and_back_and_older_documents_classify() -> None:
-    training = trained("task=regression", "columns=age")
+    training = trained("task=multilabel", "columns=cat,dog")
     document = encode(training)
     assert decode(document["task"], ImageTask, "task") == training.task
     assert decode(document, Training, "training") == training
     del document["task"]
     assert decode(document, Training, "training").task == Classify()
+
+
+def test_the_loss_is_the_tasks_own_and_what_is_of_one_class_is_refused_beside_another_task() -> None:
+    assert trained("task=multilabel").loss == "sigmoid"
+    assert trained("task=regression").loss == "squared"
+    assert trained("task=regression", "loss=huber").loss == "huber"
+    for settings, message in (
+        (("task=multilabel", "loss=huber"), "loss=huber is not of task=multilabel. Set loss=sigmoid"),
+        (("loss=squared",), "loss=squared is not of task=classify. Set loss=softmax or sigmoid"),
+        (("task=regression", "label_smoothing=0.1"), "label_smoothing is of one class .* Set label_smoothing=0.0"),
+        (("task=multilabel", "logit_adjustment=1"), "Set logit_adjustment=0.0"),
+        (("task=ordinal", "margin=0.5"), "Set margin=none"),
+        (("task=multilabel", "objective=mae"), "multilabel is of labels, and the objective learns without"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            trained(*settings)

@@ -19,7 +19,7 @@ from vitrail.config.check import (
     word_or_numbers,
 )
 from vitrail.config.objective import Adapt, Full, Labels, LoRA, Objective, word_of
-from vitrail.config.task import Classify, Detect, ImageTask, Segment
+from vitrail.config.task import Classify, Detect, ImageTask, Segment, check_task, task_word
 from vitrail.errors import ConfigError
 
 # How sizes change: antialiased (the default); as the authors' vision_transformer (bilinear, half-pixel centers, not
@@ -29,7 +29,7 @@ Resizing = Literal["antialias", "gvt", "bv"]
 Crop = Literal["inception", "squash", "middle"]
 Decay = Literal["kernels", "all"]  # what weight decay shrinks: matrices and filters, or every parameter
 Curve = Literal["constant", "linear", "cosine", "staircase"]
-Loss = Literal["softmax", "sigmoid"]
+Loss = Literal["softmax", "sigmoid", "squared", "huber"]
 Precision = Literal["auto", "float32", "bfloat16"]
 Compile = Literal["auto", "on", "off"]
 Parallel = Literal["ddp", "fsdp"]
@@ -198,6 +198,7 @@ class Training(Checked, word="training"):
             raise ConfigError(f"give steps or epochs, one of them; got steps={self.steps}, epochs={self.epochs}.")
         self._check_margin()
         self._check_objective()
+        object.__setattr__(self, "loss", check_task(self.task, vars(self)))
         if isinstance(self.task, Segment | Detect):
             raise ConfigError("segment and detect are tasks that are not trained yet. Set task=classify.")
         if isinstance(self.adapt, LoRA) and self.parallel == "fsdp":
@@ -222,6 +223,10 @@ class Training(Checked, word="training"):
         if not isinstance(self.adapt, Full):
             raise ConfigError(
                 f"an objective without labels trains all weights; got adapt={word_of(self.adapt)}. Set adapt=full."
+            )
+        if not isinstance(self.task, Classify):
+            raise ConfigError(
+                f"task={task_word(self.task)} is of labels, and the objective learns without. Leave it out."
             )
         usual = {"margin": None, "held_out": 0.0, "label_smoothing": 0.0, "loss": "softmax", "head_bias": 0.0}
         usual |= {"class_weights": None, "sampling": "shuffled", "logit_adjustment": 0.0, "focal": 0.0}

@@ -1,8 +1,11 @@
 """What is asked of labelled images: one class, several labels, numbers, ordered classes; or of pixels and objects."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from vitrail.config.check import Checked, needs, positive, several, text
+from vitrail.config.check import KINDS, Checked, needs, positive, several, text
+from vitrail.errors import ConfigError
 
 
 def _names(name: str, value: object) -> tuple[str, ...]:
@@ -49,4 +52,43 @@ class Detect(Checked, word="detect"):
     """The objects of an image: a class and a box each."""
 
 
+LABEL_FIELDS = {"margin": None, "held_out": 0.0, "label_smoothing": 0.0, "class_weights": None}
+LABEL_FIELDS |= {"sampling": "shuffled", "logit_adjustment": 0.0, "focal": 0.0}
+# The fields of these that a task has too, and its losses, the usual one first.
+FITTING: dict[type, tuple[str, ...]] = {MultiLabel: ("focal",), Ordinal: ("class_weights", "sampling"), Regression: ()}
+LOSSES: dict[type, tuple[str, ...]] = {
+    MultiLabel: ("sigmoid",),
+    Ordinal: ("softmax",),
+    Regression: ("squared", "huber"),
+}
+
+
 ImageTask = Classify | MultiLabel | Regression | Ordinal | Segment | Detect
+
+
+def task_word(task: ImageTask) -> str:
+    """Give the word of a task."""
+    return next(word for word, kind in KINDS.items() if kind is type(task))
+
+
+def check_task(task: ImageTask, fields: Mapping[str, Any]) -> str:
+    """Refuse what is of one class alone beside another task; give the loss, where one of the task's is said, else its.
+
+    Softmax and sigmoid are losses of recipes for one class: beside another task they say nothing.
+    """
+    loss, word = fields["loss"], task_word(task)
+    if isinstance(task, Segment | Detect):
+        return loss
+    allowed = LOSSES.get(type(task), ("softmax", "sigmoid"))
+    if loss not in allowed:
+        if isinstance(task, Classify) or loss not in ("softmax", "sigmoid"):
+            raise ConfigError(f"loss={loss} is not of task={word}. Set loss={' or '.join(allowed)}.")
+        loss = allowed[0]
+    if isinstance(task, Classify):
+        return loss
+    fitting = FITTING[type(task)]
+    if said := [name for name, usual in LABEL_FIELDS.items() if name not in fitting and fields[name] != usual]:
+        cure = " and ".join(f"{name}={'none' if LABEL_FIELDS[name] is None else LABEL_FIELDS[name]}" for name in said)
+        are = "is" if len(said) == 1 else "are"
+        raise ConfigError(f"{' and '.join(said)} {are} of one class an image, and the task is {word}. Set {cure}.")
+    return loss

@@ -173,7 +173,8 @@ def cut_parts(task: Task, group: Group, report: Reporter) -> Parts:
         )
     if training.held_out:
         report.note(describe_held_out(task.splits, parts))
-    for text in (*describe_gaps(parts), *describe_uneven(training, parts.train)) if labels else ():
+    counted = labels and parts.train.targets is None
+    for text in (*describe_gaps(parts), *describe_uneven(training, parts.train)) if counted else ():
         report.note(text)
     if parts.val is None and training.patience is not None:
         raise ConfigError("patience needs images to choose by: a val split, or validation_share=0.1. There are none.")
@@ -273,6 +274,10 @@ def finish(task: Task, ready: Ready, parts: Parts, group: Group, report: Reporte
     ended["result"] = take_result(ready, group, report)
     ended["result_step"] = state.step
     metrics = dict(state.metrics)
+    if ready.tune is not None and parts.val is not None:
+        with state.to_evaluate():
+            metrics |= ready.tune(parts.val)
+        report.note("the probability from which on each label is said was chosen by the F1 of the val images")
     if parts.test is not None:
         with state.to_evaluate():
             try:
