@@ -23,6 +23,7 @@ from vitrail.checkpoint.run_folder import HF_FILES, OWN, RUN_FILES, write_docume
 from vitrail.config import Card, Grid, LearnedPositions, ModelConfig, PatchStem, Provenance, ViTConfig
 from vitrail.config.given import check_layout
 from vitrail.config.name_tables import is_table, read_names
+from vitrail.config.outputs import LabelOutputs, NumberOutputs
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.files import check_replaceable, home_path, new_folder, write_sums, writing
 from vitrail.models import Model
@@ -235,6 +236,12 @@ def _notes(config: ModelConfig, card: Card, layout: Layout, dialect: Dialect, ta
         yield "transformers' ViTModel adds a pooler of random weights: load it with add_pooling_layer=False"
     if card.temperature != 1:
         yield f"the layout has no place for the temperature, {card.temperature:.4g}: its probabilities are uncalibrated"
+    if isinstance(card.outputs, NumberOutputs):
+        by, plus = (", ".join(f"{value:.6g}" for value in part) for part in (card.outputs.deviation, card.outputs.mean))
+        yield f"the layout has no place for the units of numbers: outputs times {by}, plus {plus}"
+    elif isinstance(card.outputs, LabelOutputs):
+        least = ", ".join(f"{value:.3g}" for value in card.outputs.thresholds[:8])
+        yield f"the layout has no place for labels' thresholds, of a sigmoid each: {least}"
     if card.class_names and not says_all:
         yield "the layout has no place for the class names"
 

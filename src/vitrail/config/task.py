@@ -1,10 +1,11 @@
 """What is asked of labelled images: one class, several labels, numbers, ordered classes; or of pixels and objects."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, get_args
 
-from vitrail.config.check import KINDS, Checked, needs, positive, several, text
+from vitrail.config.check import KINDS, Checked, needs, one_of, positive, several, text
+from vitrail.config.words import VALUES
 from vitrail.errors import ConfigError
 
 
@@ -71,12 +72,35 @@ def task_word(task: ImageTask) -> str:
     return next(word for word, kind in KINDS.items() if kind is type(task))
 
 
-def check_task(task: ImageTask, fields: Mapping[str, Any]) -> str:
+def read_image_task(
+    word: object, *, columns: object = (), order: object = (), allow_empty: bool = False
+) -> ImageTask | None:
+    """Read a task by its word, with what is said beside it; None where no word is. Refuses an unknown one."""
+    if word is None:
+        if columns or order or allow_empty:
+            raise ConfigError("columns, order and allow_empty are of a task. Say it: task=multilabel, or another.")
+        return None
+    words = {name: kind for name, kind in KINDS.items() if kind in get_args(ImageTask)}
+    meant = VALUES["task"].get(str(word).lower(), word)
+    kind = words[one_of("task", meant, tuple(words))]
+    read = {name: _split(value) for name, value in (("columns", columns), ("order", order)) if value}
+    read |= {"allow_empty": True} if allow_empty else {}
+    known = {item.name for item in fields(kind)}
+    if unknown := [name for name in read if name not in known]:
+        raise ConfigError(f"{unknown[0]} is not of task={task_word(kind())}. Leave it out.")
+    return kind(**read)
+
+
+def _split(value: object) -> object:
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def check_task(task: ImageTask, given: Mapping[str, Any]) -> str:
     """Refuse what is of one class alone beside another task; give the loss, where one of the task's is said, else its.
 
     Softmax and sigmoid are losses of recipes for one class: beside another task they say nothing.
     """
-    loss, word = fields["loss"], task_word(task)
+    loss, word = given["loss"], task_word(task)
     if isinstance(task, Segment | Detect):
         return loss
     allowed = LOSSES.get(type(task), ("softmax", "sigmoid"))
@@ -87,7 +111,7 @@ def check_task(task: ImageTask, fields: Mapping[str, Any]) -> str:
     if isinstance(task, Classify):
         return loss
     fitting = FITTING[type(task)]
-    if said := [name for name, usual in LABEL_FIELDS.items() if name not in fitting and fields[name] != usual]:
+    if said := [name for name, usual in LABEL_FIELDS.items() if name not in fitting and given[name] != usual]:
         cure = " and ".join(f"{name}={'none' if LABEL_FIELDS[name] is None else LABEL_FIELDS[name]}" for name in said)
         are = "is" if len(said) == 1 else "are"
         raise ConfigError(f"{' and '.join(said)} {are} of one class an image, and the task is {word}. Set {cure}.")

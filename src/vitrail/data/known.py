@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.config.task import MultiLabel, Regression
+from vitrail.data.source import Source
 from vitrail.errors import DataError, some_of
 
 LISTS = ("labels", "label", "tags", "classes", "targets", "target", "categories", "category", "class")
@@ -17,6 +18,7 @@ MARKS = ("|", ";", ",")  # that part the labels of a cell
 YES, NO = ("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no")
 NAMED = 8  # columns that a message lists
 MOST = 100_000  # labels
+FEW = 5  # images with a label, under which little is learned of it
 Columns = Mapping[str, Sequence[Any]]  # a value of every image, by the column
 Places = Sequence[str]  # where every image's row is, for messages
 Known = tuple[NDArray[np.float32], tuple[str, ...]]  # N K, and K names
@@ -173,3 +175,37 @@ def _number(cell: object, name: str, place: str) -> float:
 
 def _listed(columns: Columns) -> str:
     return some_of([*map(repr, columns)], NAMED)
+
+
+def count_known(source: Source) -> dict[str, int]:
+    """Count the images of every class, or with every label; of numbers there is nothing to count."""
+    if (targets := source.targets) is None:
+        labels = np.asarray(source.labels)
+        counts = np.bincount(labels[labels >= 0], minlength=len(source.class_names))
+    else:
+        counts = targets.sum(axis=0).astype(np.int64) if _are_labels(targets) else np.zeros(0, dtype=np.int64)
+    return dict(zip(source.class_names, counts.tolist(), strict=False))
+
+
+def describe_known(source: Source) -> list[str]:
+    """Say how the labels or numbers of the images are spread; nothing where each has one class."""
+    if (targets := source.targets) is None:
+        return []
+    if not _are_labels(targets):
+        lines = []
+        for name, column in zip(source.class_names, targets.astype(np.float64).T, strict=True):
+            words = f"{name}: {column.min():.6g} to {column.max():.6g}, mean {column.mean():.6g}"
+            always = "; always the same, so that nothing can be learned of it" if np.ptp(column) == 0 else ""
+            lines.append(f"{words}, deviation {column.std():.6g}{always}")
+        return lines
+    each, counts = targets.sum(axis=1), targets.sum(axis=0)
+    lines = [f"{each.mean():.2f} labels an image, {int(each.min())} to {int(each.max())}"]
+    rare = [name for name, count in zip(source.class_names, counts, strict=True) if count < FEW]
+    if rare:
+        lines.append(f"fewer than {FEW} images with {some_of(rare, NAMED)}: little can be learned of them")
+    everywhere = [name for name, count in zip(source.class_names, counts, strict=True) if count == len(targets)]
+    return lines + ([f"every image has {some_of(everywhere, NAMED)}"] if everywhere else [])
+
+
+def _are_labels(targets: NDArray[np.float32]) -> bool:
+    return bool(np.isin(targets, (0, 1)).all())

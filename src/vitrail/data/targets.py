@@ -15,12 +15,12 @@ from vitrail.data.known import hot_rows, read_known
 from vitrail.data.open import open_data
 from vitrail.data.source import Joined, Source, Subset
 from vitrail.data.sources.dataset import DatasetSource, python_splits
-from vitrail.data.sources.folder import FilesSource
+from vitrail.data.sources.folder import FilesSource, read_file
 from vitrail.data.sources.memory import checked_names
 from vitrail.data.sources.parquet import ParquetSource, shards_of
 from vitrail.data.sources.records import read_records
 from vitrail.data.sources.table import LINES
-from vitrail.errors import DataError
+from vitrail.errors import DataError, some_of
 from vitrail.files import fetch_dataset, fingerprint_of, home_path
 from vitrail.files.reading import refusing
 from vitrail.files.tables import read_columns
@@ -54,6 +54,22 @@ class TargetSource(Subset):
     def fingerprint(self) -> str:
         """A digest of the source's, of the targets and of their names."""
         return f"targets-{fingerprint_of(self.source.fingerprint, self._targets, chr(0).join(self.class_names))}"
+
+
+class ListedFiles(FilesSource):
+    """Image files by their paths, relative to a folder or absolute, under which they are named."""
+
+    def __init__(self, root: Path, paths: list[str]) -> None:
+        super().__init__(paths)
+        self.root = root
+
+    def read(self, index: int) -> bytes:
+        """Give the bytes of a file; what cannot be read is an `ImageError`."""
+        return read_file(os.path.normpath(os.path.join(self.root, self._names[index])))
+
+    def name(self, index: int) -> str:
+        """Give the path as it was written."""
+        return self._names[index]
 
 
 class OrderedSource(Subset):
@@ -164,12 +180,12 @@ def _table(path: Path, task: MultiLabel | Regression, names: tuple[str, ...] | N
     places = [f"{path}, line {record.line}" for record in records]
     targets, known = read_known(columns, places, task, str(path), names)
     root = path.parent
-    files = [os.path.normpath(os.path.join(root, record.path)) for record in records]
+    files = [record.path for record in records]
     splits = np.array([record.split or "all" for record in records])
     found: dict[str, Source] = {}
     for split in (each for each in ("train", "val", "test", "all") if each in splits):
         rows = np.flatnonzero(splits == split)
-        found[split] = TargetSource(FilesSource([files[row] for row in rows.tolist()]), targets[rows], known)
+        found[split] = TargetSource(ListedFiles(root, [files[row] for row in rows.tolist()]), targets[rows], known)
     return found
 
 
@@ -242,7 +258,9 @@ def _rows(
     usual = (word,) if count == 1 else tuple(f"{word} {number}" for number in range(1, count + 1))
     usual = tuple(map(str, range(count))) if isinstance(task, MultiLabel) else usual
     if names is not None and len(names) != count:
-        raise DataError(f"{len(names)} names for {count} targets of an image. Name each.")
+        raise DataError(
+            f"expected {len(names)} targets of each image, {some_of([*names], 8)}; got {count}. Give as many."
+        )
     names = names or usual
     rows = [[*cell] if isinstance(cell, list | tuple | np.ndarray) else [cell] for cell in map(_plain, cells)]
     if uneven := [place for place, row in zip(places, rows, strict=True) if len(row) != len(names)]:

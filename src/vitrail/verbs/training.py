@@ -89,6 +89,12 @@ class Run:
         how = "finished" if self.finished else f"interrupted at step {self.step:,} of {self.steps:,}"
         return harmless("\n".join([f"{how}: {where}", *(f"  {line}" for line in self.results())]))
 
+    @property
+    def answers(self) -> bool:
+        """Whether it learned to answer, from labels or other targets, and not from images alone."""
+        known = {name.removeprefix("test_") for name in self.metrics}
+        return "loss" not in known or bool(known & {"accuracy", LABELS[0], NUMBERS[0]})
+
     def results(self) -> Iterator[str]:
         """Say what was measured, a line for each split."""
         for part, words in (("", "val images"), ("test_", "test images")):
