@@ -99,12 +99,14 @@ def convert(
     grid: Grid | None = None,
     keep_pre_logits: bool = False,
     dtype: str | None = None,
+    base: str | os.PathLike[str] | None = None,
     **fields: object,
 ) -> Written:
     """Read weights in any layout and write them in another, in the precision that they have; adapted as `load` does.
 
     `path`, `layout` and `lossy` are those of `save`, `source` and what is not named here those of `load`; `overwrite`
-    replaces what is there; `dtype` is the precision to write: float32, float16 or bfloat16.
+    replaces what is there; `dtype` is the precision to write: float32, float16 or bfloat16. Of a file of LoRA what is
+    written is its base with the changes added; `base` is where that is, if not where the file says.
     """
     chosen = _find_layout(layout)
     target = check_target(path, chosen, overwrite=overwrite)
@@ -113,7 +115,7 @@ def convert(
     changes = {"image_size": image_size, "classes": classes, "patch": patch, "channels": channels, "grid": grid}
     request = Request.of({**changes, "keep_pre_logits": keep_pre_logits, **fields})
     precision = None if dtype is None else PRECISIONS[dtype]
-    with open_checkpoint(source) as checkpoint:
+    with open_checkpoint(source, base) as checkpoint:
         config, weights, card, came = checkpoint.read(
             request,
             precision,

@@ -43,6 +43,7 @@ from vitrail.train.objective import (
     NextPixelPrediction,
     OwnObjective,
 )
+from vitrail.train.savings import describe_savings
 from vitrail.train.state import Guard, ModelEMA, State, build_optimizer
 from vitrail.train.task import Parts, Task, build_model
 from vitrail.train.tasks import TaskObjective, with_outputs
@@ -116,6 +117,8 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
     autocast = partial(torch.autocast, group.device.type, torch.bfloat16, enabled=precision == "bfloat16")
     share = -(-min(training.batch_size, feed.order.size or training.batch_size) // group.world_size)
     micro = min(group.all_gather(fit_micro_batch(model.config, training, share, group.device, precision)))
+    for text in describe_savings(model, training):
+        report.note(text)
     report.note(f"{precision} on {group.device}" + (f", {group.world_size} processes" if group.world_size > 1 else ""))
     if micro < share:
         report.note(f"{micro} images at a time, {-(-share // micro)} times a step: the batch does not fit at once")

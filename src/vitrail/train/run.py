@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
+from vitrail.checkpoint.lora_files import LORA_FILE, write_lora
 from vitrail.checkpoint.run_folder import renew_run, write_documents
 from vitrail.config import encode
-from vitrail.config.objective import Labels
+from vitrail.config.objective import Labels, LoRA
 from vitrail.config.recipe import Result
 from vitrail.data.near import LARGEST
 from vitrail.errors import CheckpointError, ConfigError, DataError
@@ -44,6 +45,7 @@ from vitrail.train.gaps import check_classes, describe_gaps, describe_held_out, 
 from vitrail.train.journal import LOG
 from vitrail.train.loop import train
 from vitrail.train.prepare import Probe, Ready, prepare
+from vitrail.train.state import unmerged
 from vitrail.train.task import (
     CUT,
     Parts,
@@ -286,12 +288,15 @@ def finish(task: Task, ready: Ready, parts: Parts, group: Group, report: Reporte
                 report.note(f"the test images were not measured: {error}")
     check_finite(metrics, state.step)
     ended["metrics"] = metrics
-    weights, own, _ = state.tensors(keeps=group.is_main)
+    weights, own, others = state.tensors(keeps=group.is_main)
 
     def write() -> None:
         with writing(task.out):
             predictor = ready.checkpoints.predictor(own)
             renew_run(task.out, state.model.config, weights, state.card(metrics), predictor)
+            if isinstance(adapt := plan.config.adapt, LoRA):
+                kept = unmerged(state, weights, others)
+                write_lora(task.out / LORA_FILE, state.model, kept, adapt, state.card(metrics), task.model)
             if state.bad:
                 write_documents(task.out, {LEFT_OUT: [skip._asdict() for skip in state.bad]})
             write_documents(task.out, {DONE: ended})

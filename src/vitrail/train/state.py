@@ -315,3 +315,13 @@ class State:
                 memory["step"] = torch.tensor(float(self.step), dtype=torch.float32, device=parameter.device)
             if memory:
                 self.optimizer.state[parameter] = memory
+
+
+def unmerged(state: State, weights: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Give the weights of an adapted model with its changes beside them, as `tensors` gives both."""
+    own = dict(trainable_names(state.module))
+    kept = {
+        name: own[name].detach() if name in changed_names(state.model) else value for name, value in weights.items()
+    }
+    changes = {name.removeprefix(ADAPTER): value for name, value in others.items() if name.startswith(ADAPTER)}
+    return {**kept, **changes}
