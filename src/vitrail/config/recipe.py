@@ -18,6 +18,7 @@ from vitrail.config.check import (
     whole,
     word_or_numbers,
 )
+from vitrail.config.distill import Distillation
 from vitrail.config.objective import Adapt, Full, Labels, LoRA, Objective, word_of
 from vitrail.config.task import Classify, Detect, ImageTask, Segment, check_task, task_word
 from vitrail.errors import ConfigError
@@ -166,6 +167,7 @@ class Training(Checked, word="training"):
     sampling: Sampling = "shuffled"
     logit_adjustment: float = needs(not_negative, 0.0)  # times the log of a class's share, in the loss (Menon et al.)
     focal: float = needs(not_negative, 0.0)  # power of the focal loss (Lin et al., 2017); 0: none
+    distill: Distillation | None = None  # a teacher, beside the labels
     ema: EMA | None = None
     augmentation: Augmentation = Augmentation()
     dropout: float | None = needs(rate, None)  # None: the model's own
@@ -198,6 +200,7 @@ class Training(Checked, word="training"):
             raise ConfigError(f"give steps or epochs, one of them; got steps={self.steps}, epochs={self.epochs}.")
         self._check_margin()
         self._check_objective()
+        self._check_distill()
         object.__setattr__(self, "loss", check_task(self.task, vars(self)))
         if isinstance(self.task, Segment | Detect):
             raise ConfigError("segment and detect are tasks that are not trained yet. Set task=classify.")
@@ -233,6 +236,16 @@ class Training(Checked, word="training"):
         if said := [name for name, value in usual.items() if getattr(self, name) != value]:
             cure = " and ".join(f"{name}={'none' if usual[name] is None else usual[name]}" for name in said)
             raise ConfigError(f"only labels have {' and '.join(said)}, and the objective learns without. Set {cure}.")
+
+    def _check_distill(self) -> None:
+        if self.distill is None:
+            return
+        if not self.distill.teacher:
+            raise ConfigError("distill needs a teacher, a checkpoint that knows the classes. Set teacher=FILE.")
+        if not isinstance(self.objective, Labels) or not isinstance(self.task, Classify):
+            raise ConfigError("a teacher tells classes: distill goes with task=classify alone. Set distill=none.")
+        if self.distill.token and self.margin is not None:
+            raise ConfigError("margin is of one classifier, and a distillation token has its own. Set token=false.")
 
     def _check_margin(self) -> None:
         if self.margin is None:

@@ -57,6 +57,11 @@ TRAINING = _by_word(
         "alpha": "lora_alpha",
         "matrices": "target_modules lora_target_modules lora_targets",
         "task": "problem_type task_type",
+        "distill": "distillation distillation_type distill_type kd",
+        "teacher": "teacher_model teacher_path teacher_checkpoint",
+        "temperature": "distillation_tau distill_temperature distillation_temperature",
+        "share": "distillation_alpha distill_alpha",
+        "token": "distillation_token distill_token",
         "adapt": "adaptation tuning finetuning_type peft peft_type tuning_method",
         "patience": "early_stopping_patience early_stopping",
         "evaluate_every": "eval_steps eval_every eval_interval evaluation_interval eval_freq eval_frequency",
@@ -249,7 +254,7 @@ ADDED = frozenset({"cosine_scale", "margin", "held_out", "objective", "causal", 
 ADDED |= {"warmup_epochs", "result", "class_token", "registers", "first_norm", "final_norm", "mlp", "inner_norm"}
 ADDED |= {"qk_norm", "attention_width", "projection", "norms", "code"}
 ADDED |= {"adapt", "class_weights", "sampling", "logit_adjustment", "focal"}
-ADDED |= {"head", "task"}
+ADDED |= {"head", "task", "distill"}
 MEANT = {"decoder_head_width": 32, "result": "last"}  # or what was meant then
 
 

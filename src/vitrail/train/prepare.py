@@ -29,6 +29,7 @@ from vitrail.runtime.inference import InferenceOptions
 from vitrail.runtime.machine import Group, fit_micro_batch, shard
 from vitrail.runtime.reporter import Reporter
 from vitrail.train.chores import Evaluate, Evaluation, Log, Probing, Save, Tempo
+from vitrail.train.distilling import BothHeads, Distilling, open_teacher
 from vitrail.train.folder import Checkpoints
 from vitrail.train.gaps import count_classes
 from vitrail.train.journal import Journal
@@ -152,7 +153,8 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
         if isinstance(objective, TaskObjective):
             return measure_task(model, source, options(), forward, autocast)
         if isinstance(objective, Classification):
-            return measure_accuracy(model, source, options(), forward, autocast)
+            one = None if isinstance(called(objective), BothHeads) else forward  # which gives two classifiers' logits
+            return measure_accuracy(model, source, options(), one, autocast)
         return measure_objective(plan, state, source, options())
 
     journal = Journal(task.out, track=task.track if group.is_main else (), report=report)
@@ -237,8 +239,12 @@ def build_objective(
     match training.objective:
         case Labels():
             weighed = training.class_weights is not None or training.logit_adjustment > 0
+            images = counts() if weighed and counts is not None else None
+            if training.distill is not None:
+                teacher = open_teacher(training.distill, next(model.parameters()).device)
+                return Distilling(model, training, teacher, images)
             kind = Classification if isinstance(training.task, Classify) else TaskObjective
-            return kind(model, training, counts() if weighed and counts is not None else None)
+            return kind(model, training, images)
         case MaskedPatches() as config:
             made = MaskedPatchPrediction(model, config, seed=training.seed)
         case MaskedAutoencoder() as config:
@@ -256,6 +262,8 @@ def called(objective: BuiltObjective) -> nn.Module:
     module = objective.module
     if not isinstance(objective, Labelled) or not isinstance(module, ViT):
         return module
+    if isinstance(objective, Distilling) and objective.distill.token:
+        return BothHeads(module)
     # What attention's kernels drop, they draw for all queries.
     alone = module.config.reads_class_token_alone and not module.config.attention_dropout
     return ClassTokenForward(module) if alone else module

@@ -54,7 +54,8 @@ def depth_of(name: str, blocks: int) -> int:
 def build_optimizer(model: nn.Module, config: Adam | SGD, layer_decay: float | None) -> Optimizer:
     """Make the optimiser; each group has its `share` of the rate, and its decay."""
     named = {name: parameter for name, parameter in trainable_names(model) if parameter.requires_grad}
-    blocks = 1 + max((int(found[1]) for name in named if (found := BLOCK.match(name))), default=-1)
+    every = (BLOCK.match(name) for name, _ in trainable_names(model))  # those too that stay as they are
+    blocks = 1 + max((int(found[1]) for found in every if found), default=-1)
     if layer_decay is not None and not blocks:
         raise ConfigError(
             "layer_decay is of a Vision Transformer's blocks, and the model has none. Set layer_decay=none."

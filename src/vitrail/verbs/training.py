@@ -25,6 +25,7 @@ from vitrail.models import Model
 from vitrail.runtime.machine import is_main_process, keep_memory
 from vitrail.runtime.reporter import began, harmless, reporting
 from vitrail.train.choice import choose_recipe, choose_start, describe_small
+from vitrail.train.expect import expect
 from vitrail.train.journal import LOG
 from vitrail.train.pace import steps_within
 from vitrail.train.prepare import Probe
@@ -230,7 +231,7 @@ def _train(
         keep_memory(give_back=model_config.checkpointing)
         small = describe_small(training_split(splits), model_config)
         task, read = settle_reading(task, request, training_split(splits))
-        for reason in (*why, *choice.reasons, *small, *read, *said):
+        for reason in (*why, *choice.reasons, *expect(task), *small, *read, *said):
             report.note(reason)
         if minutes is not None:
             report.note("measuring how long a step takes")
