@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from side_by_side import mean_and_spread, packed, run_all
+from side_by_side import mean_and_spread, packed, run_all, say
 
 WAYS: dict[str, tuple[float, ...]] = {
     "full": (3e-4, 1e-3, 3e-3),
@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--one", help="a run, as JSON; used by the script itself")
     given = parser.parse_args()
     if given.one:
-        print(json.dumps(one(json.loads(given.one))))
+        say(json.dumps(one(json.loads(given.one))))
         return
     given.out.mkdir(parents=True, exist_ok=True)
     images = packed(given.data / "oxford-iiit-pet", given.out / "images", 64)
@@ -107,11 +107,11 @@ def main() -> None:
         rows.append(row | {"images_per_second": cost["images_per_second"], "memory": cost["memory"]})
     document = {"format": "vitrail adapting 1", "steps": given.steps, "device": measured[0]["gpu"], "rows": rows}
     (given.out / "adapting.json").write_text(json.dumps(document, indent=2) + "\n")
-    print("| way | rate | test accuracy, % | images a second | peak memory, MiB |\n|---|---|---|---|---|")
+    say("| way | rate | test accuracy, % | images a second | peak memory, MiB |\n|---|---|---|---|---|")
     for row in rows:
         share = f"{100 * row['accuracy']:.2f} ± {100 * row['spread']:.2f}"
         speed, memory = f"{row['images_per_second']:,.0f}", f"{row['memory'] / 2**20:,.0f}"
-        print(f"| {row['adapt']} | {row['learning_rate']:g} | {share} | {speed} | {memory} |")
+        say(f"| {row['adapt']} | {row['learning_rate']:g} | {share} | {speed} | {memory} |")
 
 
 if __name__ == "__main__":

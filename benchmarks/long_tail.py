@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from side_by_side import mean_and_spread, packed, run_all
+from side_by_side import mean_and_spread, packed, run_all, say
 
 METHODS: dict[str, dict[str, Any]] = {
     "none": {},
@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--one", help="a run, as JSON; used by the script itself")
     given = parser.parse_args()
     if given.one:
-        print(json.dumps(one(json.loads(given.one))))
+        say(json.dumps(one(json.loads(given.one))))
         return
     given.out.mkdir(parents=True, exist_ok=True)
     images = packed(given.data / "tiny-imagenet", given.out / "images", 64)
@@ -113,13 +113,13 @@ def main() -> None:
     document = {"format": "vitrail long tail 1", "ratio": RATIO, "images": measured[0]["images"], "rows": rows}
     document |= {"pretrained": begun["accuracy"], "device": given.device, "steps": given.steps}
     (given.out / "long-tail.json").write_text(json.dumps(document, indent=2) + "\n")
-    print(
+    say(
         "| against uneven classes | balanced accuracy, % | macro F1, % | many | some | few |\n|---|---|---|---|---|---|"
     )
     for row in rows:
         cells = (f"{100 * row[name][0]:.2f} ± {100 * row[name][1]:.2f}" for name in ("balanced_accuracy", "macro_f1"))
         parts = (f"{100 * row[name][0]:.1f}" for name in ("many", "some", "few"))
-        print(f"| {row['method']} | {' | '.join((*cells, *parts))} |")
+        say(f"| {row['method']} | {' | '.join((*cells, *parts))} |")
 
 
 if __name__ == "__main__":

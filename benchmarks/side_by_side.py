@@ -1,4 +1,4 @@
-"""Runs of one script beside each other on one machine, each a process of its own; what each prints last is its result."""
+"""Runs of one script beside each other, each a process of its own; what each prints last is its result."""
 
 import json
 import subprocess
@@ -9,6 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.verbs.data import pack_data
+
+
+def say(text: str) -> None:
+    """Print a line."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def packed(data: Path, out: Path, size: int) -> Path:
@@ -34,7 +40,7 @@ def run_all(script: str, asked: Sequence[dict[str, Any]], jobs: int) -> list[dic
             if process.returncode:
                 raise SystemExit(f"{asked[number]} failed:\n{error[-3000:]}")
             found[number] = {**asked[number], **json.loads(out.splitlines()[-1])}
-            print(f"{len(found)} of {len(asked)}: {found[number]}", flush=True)
+            say(f"{len(found)} of {len(asked)}: {found[number]}")
             del going[number]
     return [found[number] for number in range(len(asked))]
 
