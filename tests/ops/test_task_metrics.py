@@ -51,7 +51,7 @@ def test_a_threshold_has_the_highest_f1_of_all_that_there_are(seed: int) -> None
     rng = np.random.default_rng(seed)
     truths, scores = rng.random(37) < 0.4, np.round(rng.random(37), 1 + seed % 2)
     chosen = best_threshold(truths, scores)
-    every = [theirs.f1_score(truths, scores >= each, zero_division=0.0) for each in np.unique(scores)]
+    every = [theirs.f1_score(truths, scores >= each) for each in np.unique(scores)]
     assert theirs.f1_score(truths, scores >= chosen) == pytest.approx(max(every))
     assert best_threshold(np.zeros(3, bool), scores[:3]) == 0.5
     raw, targets = torch.logit(torch.from_numpy(scores), eps=1e-6)[:, None], torch.from_numpy(truths)[:, None].float()

@@ -82,8 +82,8 @@ def test_numbers_are_given_in_their_own_units() -> None:
 def test_the_answer_among_ordered_classes_is_the_median() -> None:
     model = model_of("ordinal")
     with torch.no_grad():
-        model.head.weight.zero_()  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
-        model.head.bias.copy_(torch.tensor([0.4, 0.25, 0.35]).log())  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
+        model.get_parameter("head.weight").zero_()
+        model.get_parameter("head.bias").copy_(torch.tensor([0.4, 0.25, 0.35]).log())
     first = vitrail.predict(model, IMAGES[0])[0]
     assert isinstance(first, OrderedPrediction)
     assert first.label == "dog"

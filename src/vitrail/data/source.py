@@ -4,7 +4,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -294,7 +294,7 @@ class Joined(Source):
         return source, index - int(self._ends[number]) + len(source)
 
 
-def known_of(source: Source, samples: Places) -> dict[str, Tensor | None]:
+def known_of(source: Source, samples: Places) -> dict[str, Any]:
     """Give the labels of the samples of a batch, and their targets where the source has such."""
     targets = source.targets_of(samples)
     labels = from_numpy(source.labels_of(samples))

@@ -125,7 +125,8 @@ class Classification:
         if self.moved is not None:
             asked = asked.float() + self.moved
         targets = smooth(batch.targets, config.label_smoothing)
-        losses = loss_of(asked, targets, config.loss, weights=self.weights, focal=config.focal)
+        kind = "sigmoid" if config.loss == "sigmoid" else "softmax"
+        losses = loss_of(asked, targets, kind, weights=self.weights, focal=config.focal)
         with torch.no_grad():
             known = batch.targets.amax(dim=1) > 0
             correct = known & (outputs.argmax(dim=1) == batch.targets.argmax(dim=1))

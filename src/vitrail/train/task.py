@@ -130,7 +130,7 @@ def model_changes(task: Task, training: Training, classes: int | None) -> dict[s
     if isinstance(training.objective, NextPixels) and kind is ViTConfig:
         changes = {"causal": True, "pooling": "mean", **changes}
     if training.distill is not None and training.distill.token and kind is ViTConfig:
-        changes = {"pooling": "distilled", "registers": max(int(values.get("registers", 0)), 1), **changes}
+        changes = {"pooling": "distilled", "registers": values.get("registers") or 1, **changes}
     if isinstance(training.objective, Labels) and kind is ViTConfig and training.pre_logits:
         changes.setdefault("pre_logits", values["width"])
     return _for_kind(changes, kind)

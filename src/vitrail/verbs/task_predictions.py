@@ -129,7 +129,7 @@ class TaskPredictions(Predictions):
             case NumberOutputs():
                 return NumberPrediction(*held, outputs=self.outputs)
             case OrderedOutputs():
-                return OrderedPrediction(*held, self.temperature)
+                return OrderedPrediction(*held, temperature=self.temperature)
             case _:
                 assert_never(self.outputs)
 
