@@ -10,7 +10,8 @@ import torch
 
 import vitrail
 from vitrail.checkpoint.archives.base import read_safetensors, write_safetensors
-from vitrail.checkpoint.lora_files import LORA_FILE, NOTE, base_digest
+from vitrail.checkpoint.load import LORA as NOTE
+from vitrail.checkpoint.lora_files import LORA_FILE, base_digest
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models import Model
 
@@ -150,3 +151,18 @@ def test_memory_and_time_saved_are_said(capsys: pytest.CaptureFixture[str]) -> N
     assert "adapt=lora trains" in said
     assert "gradients and the optimizer take" in said
     assert "67% of the arithmetic" in said
+
+
+def test_changes_may_be_of_what_was_changed_but_not_of_themselves(run: vitrail.Run, tmp_path: Path) -> None:
+    assert run.folder is not None
+    labels, images = np.arange(12) % 2, np.zeros((12, 24, 24, 3), dtype=np.uint8)
+    first = run.folder / LORA_FILE
+    how: Any = {"adapt": "lora", "rank": 2, "steps": 2, "quiet": True, "device": "cpu", "workers": 0}
+    again = vitrail.finetune((images, labels), model=first, out=tmp_path / "again", **how)
+    same(vitrail.load(tmp_path / "again" / LORA_FILE), again.model)
+    tensors, notes = read_safetensors(first)
+    itself = tmp_path / "itself.safetensors"
+    said = {**json.loads(notes[NOTE]), "base": str(itself)}
+    write_safetensors(itself, tensors, {NOTE: json.dumps(said)})
+    with pytest.raises(CheckpointError, match="it names itself as its base"):
+        vitrail.load(itself)

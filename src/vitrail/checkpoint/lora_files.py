@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vitrail.checkpoint.adapt import CHANGEABLE, ModelInMemory, Request, Weights, adapt, assemble
 from vitrail.checkpoint.archives.base import write_safetensors
-from vitrail.checkpoint.load import Checkpoint, ModelParts, open_checkpoint
+from vitrail.checkpoint.load import LORA as NOTE, Checkpoint, ModelParts
 from vitrail.config import Card, ModelConfig, Preprocessing, Provenance, ViTConfig, decode, encode
 from vitrail.config.check import text, texts
 from vitrail.config.fields import reach
@@ -28,7 +28,6 @@ from vitrail.models.lora import MARK, add_lora, merge
 
 LORA_FILE = "lora.safetensors"  # of a run folder
 FORMAT = "vitrail lora 1"
-NOTE = "vitrail_lora"
 HEAD = ("head.", "hidden.")  # what is as new as the changes
 AnyBase = str | os.PathLike[str] | Model
 
@@ -90,8 +89,8 @@ def read_said(path: Path, note: str) -> Said:
 class LoRACheckpoint(Checkpoint):
     """A file of LoRA with its base: a checkpoint of the model that both make."""
 
-    def __init__(self, small: Checkpoint, base: AnyBase | None) -> None:
-        self.small = small
+    def __init__(self, small: Checkpoint, base: AnyBase | None, above: tuple[Path, ...] = ()) -> None:
+        self.small, self.above = small, (*above, small.location.weights.resolve())
         self.said = read_said(small.location.weights, small.archive.notes[NOTE])
         self.base = ModelInMemory(base) if isinstance(base, Model) else self._open(base)
         self.location, self.archive = small.location, small.archive
@@ -110,7 +109,12 @@ class LoRACheckpoint(Checkpoint):
         beside = [str(path) for path in (folder / named, folder.parent / named) if path.exists()]
         wanted = base if base is not None else next(iter([] if Path(named).exists() else beside), named)
         try:
-            return open_checkpoint(wanted)
+            found = Checkpoint(wanted)
+            if NOTE not in found.archive.notes:
+                return found
+            if found.location.weights.resolve() in self.above:
+                raise CheckpointError("it names itself as its base.")
+            return LoRACheckpoint(found, None, self.above)  # changes of what was changed
         except CheckpointError as error:
             raise CheckpointError(
                 f"{self.small.location.weights} holds changes of a base, {named} (digest {self.said.digest}), which "

@@ -61,5 +61,5 @@ def _counts(
     """Count, at every score that occurs, those that are true and all that reach it; and the place of its last one."""
     order = np.argsort(-scores, kind="stable")
     ranked = scores[order]
-    ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True))
-    return np.cumsum(truths[order])[ends], ends + 1, ends
+    ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True)).astype(np.int64)
+    return np.cumsum(truths[order], dtype=np.int64)[ends], ends + 1, ends
