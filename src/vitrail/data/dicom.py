@@ -43,7 +43,7 @@ def dicom_stack(data: bytes) -> Stack:
 
 def _numbers(data: bytes, samples: int, frames: int) -> Numbers:
     """Give H W C: colors as they are; of gray what its window shows, over 16 bits, and white as the highest."""
-    from pydicom.pixels import apply_modality_lut, convert_color_space
+    from pydicom.pixels.processing import apply_modality_lut, convert_color_space
 
     said = _read(data, pixels=True)
     kind = str(said.get("PhotometricInterpretation", "MONOCHROME2"))
