@@ -15,6 +15,7 @@ from vitrail.exports.layers import evened
 from vitrail.exports.openvino import note_openvino, write_openvino
 from vitrail.exports.page_weights import Rounded
 from vitrail.exports.traced import Sizes, sizes_of, trace
+from vitrail.exports.units import check_one_class, in_units, unit_of
 from vitrail.exports.verify import Verified, verify
 from vitrail.files import check_writable, home_path, staged
 from vitrail.models import Model
@@ -118,6 +119,9 @@ def export(
     opened = open_model(model, image_size, None if isinstance(model, Model) else "cpu", options).plain
     if next(opened.parameters()).device.type != "cpu":
         raise ConfigError("the model is exported from the CPU. Move it first: model.cpu().")
+    if target == "html" or precision == "int8":
+        check_one_class(opened, "a page is" if target == "html" else "int8 is held to the accuracy")
+    opened, unit = in_units(opened), unit_of(opened)
     if target == "html":
         return _write_page(opened, path, precision, calibrate, loss, report)
     if precision == "int8" and (with_preprocessing or not opened.config.classes):
@@ -125,7 +129,7 @@ def export(
         raise ConfigError(f"int8 is not written of {what}. Take precision=float32.")
     sizes = sizes_of(opened.config, fixed=fixed_size, planned=target == "executorch")
     outputs = ("logits", "features") if opened.config.classes else ("features",)
-    plan = _Plan(opened.eval(), target, precision, sizes, outputs, with_preprocessing, report)
+    plan = _Plan(opened.eval(), target, precision, sizes, outputs, with_preprocessing, report, unit)
     calibrating = None
     if precision == "int8":
         source = calibration_source(calibrate, "int8 is calibrated")
@@ -156,6 +160,7 @@ class _Plan:
     outputs: tuple[str, ...]
     pixels: bool
     report: Reporter
+    unit: float = 1.0  # the size of the numbers that it answers with
 
     def notes(self, said: Mapping[str, Any]) -> dict[str, Any]:
         """Give what the file says of itself."""
@@ -194,7 +199,7 @@ def _write(plan: _Plan, path: Path, calibrating: Calibrating | None) -> tuple[Ve
         graph.unlink()
     with plan.report.working("comparing it with the model"):
         engine = _opened(plan, path)
-        verified = verify(plan.model, engine, plan.sizes.tried(), plan.precision)
+        verified = verify(plan.model, engine, plan.sizes.tried(), plan.precision, plan.unit)
     del engine  # which holds the file open
     said: dict[str, Any] = {"verified": vars(verified)}
     said |= {} if quantized is None else {"int8": quantized.document()}

@@ -27,14 +27,16 @@ class Verified:
     batches: tuple[int, ...]
     sizes: tuple[tuple[int, int], ...]
 
-    def allowed(self, precision: str) -> float | None:
-        """Give the largest difference that is allowed; none where another measure decides."""
+    def allowed(self, precision: str, unit: float = 1.0) -> float | None:
+        """Give the largest difference that is allowed, of numbers of this size; none where another measure decides."""
         allowed = TOLERANCE.get(precision)
-        return allowed if allowed is None or precision == "float32" else allowed * self.scale
+        return allowed if allowed is None else allowed * (unit if precision == "float32" else self.scale)
 
 
-def verify(model: Model, engine: EngineModel, sizes: Sequence[tuple[int, int]], precision: str) -> Verified:
-    """Compare at every batch and size; a file that differs too much is refused."""
+def verify(
+    model: Model, engine: EngineModel, sizes: Sequence[tuple[int, int]], precision: str, unit: float = 1.0
+) -> Verified:
+    """Compare at every batch and size; a file that differs too much is refused: by more than rounding of its `unit`."""
     difference = largest = 0.0
     for size in sizes:
         images = _images(model.card.preprocessing, model.config.channels, size)
@@ -52,7 +54,7 @@ def verify(model: Model, engine: EngineModel, sizes: Sequence[tuple[int, int]], 
                 difference = max(difference, float((theirs - ours[:batch]).abs().max()))
                 largest = max(largest, float(ours.abs().max()))
     verified = Verified(difference=difference, scale=largest, batches=BATCHES, sizes=tuple(sizes))
-    allowed = verified.allowed(precision)
+    allowed = verified.allowed(precision, unit)
     if allowed is not None and difference > allowed:
         raise CheckpointError(
             f"the exported graph differs from the model by {difference:.2e}, and {precision} may differ by "

@@ -97,7 +97,7 @@ class HalfAttention(nn.Module):
         self.heads, self.qkv, self.out = attention.heads, attention.qkv, attention.out
 
     def forward(
-        self, tokens: Float[Tensor, "B T D"], grid: object = None, relative: object = None
+        self, tokens: Float[Tensor, "B T D"], grid: object = None, relative: object = None, allowed: None = None
     ) -> Float[Tensor, "B T D"]:
         """Mix the tokens."""
         split = self.qkv(tokens).unflatten(2, (3, self.heads, tokens.shape[2] // self.heads))  # B T 3 h d

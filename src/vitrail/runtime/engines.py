@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from vitrail.config import Card, ModelConfig, Preprocessing, Provenance, decode, encode
 from vitrail.config.check import one_of
+from vitrail.config.outputs import Outputs
 from vitrail.data.transforms.finish import unscale
 from vitrail.errors import CheckpointError, ConfigError, ShapeError, VitrailError
 from vitrail.files import parse_json
@@ -54,6 +55,7 @@ def notes_of(config: ModelConfig, card: Card, said: Mapping[str, Any]) -> dict[s
     """Say what a file holds: the model, what belongs to it, and how it was written."""
     about = {"class_names": None if card.class_names is None else list(card.class_names), "seen": list(card.seen)}
     about |= {"temperature": card.temperature, "metrics": dict(card.metrics)}
+    about |= {} if card.outputs is None else {"outputs": encode(card.outputs)}
     parts = {"preprocessing": encode(card.preprocessing), "provenance": encode(card.provenance)}
     return {"format": FORMAT, "model": encode(config), "card": {**about, **parts}, **said}
 
@@ -175,6 +177,7 @@ def read_notes(path: Path, text: str | None) -> tuple[ModelConfig, Card, dict[st
             provenance=None if about["provenance"] is None else decode(about["provenance"], Provenance),
             metrics=about["metrics"],
             temperature=about["temperature"],
+            outputs=decode(about["outputs"], Outputs, "outputs") if "outputs" in about else None,
         )
         came = card.provenance or Provenance(source="", layout="", container="")
         came = replace(came, source=os.fspath(path), container=path.suffix[1:])

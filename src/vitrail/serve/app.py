@@ -16,7 +16,7 @@ from vitrail.config.serving import Serving, read_models
 from vitrail.errors import ConfigError, shortened
 from vitrail.inspection.page import TEMPLATE, fill_template
 from vitrail.models import Model, ViT
-from vitrail.serve.answers import as_json, encoded, light, map_of, top_of
+from vitrail.serve.answers import as_json, encoded, light, map_of, said_of
 from vitrail.serve.desk import Desk
 from vitrail.serve.door import Door, error_document
 from vitrail.serve.jobs import BadImagesError, RefusedError
@@ -114,7 +114,7 @@ def _add_answers(app: FastAPI, desk: Desk) -> None:
         images = await desk.images_of(request)
         ticket = await desk.answer(request, Represent(served), images)
         rows = zip(images.names, ticket.answers, strict=True)
-        found = [{"name": name, "top": top_of(served, answer, top)} for name, answer in rows]
+        found = [{"name": name, **said_of(served, answer, top)} for name, answer in rows]
         return as_json({"model": served.name, "predictions": found}, served)
 
     @app.post("/v1/embed", openapi_extra=IMAGES_BODY, responses=ERRORS, tags=["models"])

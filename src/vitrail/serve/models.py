@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vitrail.checkpoint.run_folder import SUFFIXES, locate
 from vitrail.config import ViTConfig
+from vitrail.config.outputs import TASK_OF
 from vitrail.data.decode import OpenImage
 from vitrail.data.transforms.finish import scale
 from vitrail.data.transforms.resize import evaluation_image
@@ -28,6 +29,7 @@ from vitrail.inspection.study import Attention, look
 from vitrail.inspection.views import sharper_size
 from vitrail.models import Model, ViT
 from vitrail.ops.metrics import bounded, first_classes, log_probabilities
+from vitrail.ops.task_metrics import answers_of
 from vitrail.runtime.engines import EXPORTED
 from vitrail.runtime.inference import InferenceOptions, choose_model, computed_in
 from vitrail.runtime.machine import one_thread
@@ -93,6 +95,7 @@ class Served:
             "owned_by": "vitrail",
             "description": in_words(self.model),
             "classes": config.classes,
+            "task": "classify" if (outputs := self.model.card.outputs) is None else TASK_OF[type(outputs)],
             "image_size": list(config.image_size),
             "features": config.representation,
             "attention": isinstance(self.model, ViT),
@@ -107,7 +110,7 @@ class Answer:
     """What a model says of one image: classes, best first, with probabilities; and what the classifier reads."""
 
     order: NDArray[np.int64] | None
-    probabilities: NDArray[np.float32] | None
+    probabilities: NDArray[np.float32] | None  # or numbers, of a model that answers with such
     features: NDArray[np.float32]
 
 
@@ -138,7 +141,10 @@ class Represent:
             return [Answer(None, None, row) for row in rows]
         logits = logits.float().cpu()
         order = first_classes(bounded(logits), logits.shape[1]).numpy()
-        shares = log_probabilities(logits, model.card.temperature).exp().numpy()
+        if (outputs := model.card.outputs) is None:
+            shares = log_probabilities(logits, model.card.temperature).exp().numpy()
+        else:
+            shares = answers_of(outputs, logits).numpy()
         return [Answer(*row) for row in zip(order, shares, rows, strict=True)]
 
 

@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from vitrail.config.objective import Labels, MaskedAutoencoder, MaskedPatches, NextPixels
+from vitrail.config.outputs import LabelOutputs
 from vitrail.config.recipe import Training
 from vitrail.config.recipes import adjust, fit
+from vitrail.config.task import Classify
 from vitrail.data.balanced import BalancedSource
 from vitrail.data.feed import Loader, train_feed
 from vitrail.data.source import Source
@@ -27,21 +29,25 @@ from vitrail.runtime.inference import InferenceOptions
 from vitrail.runtime.machine import Group, fit_micro_batch, shard
 from vitrail.runtime.reporter import Reporter
 from vitrail.train.chores import Evaluate, Evaluation, Log, Probing, Save, Tempo
+from vitrail.train.distilling import BothHeads, Distilling, open_teacher
 from vitrail.train.folder import Checkpoints
 from vitrail.train.gaps import count_classes
 from vitrail.train.journal import Journal
 from vitrail.train.loop import Chore, Plan
-from vitrail.train.measuring import measure_accuracy, measure_objective
+from vitrail.train.measuring import measure_accuracy, measure_objective, measure_task, tune_thresholds
 from vitrail.train.objective import (
     BuiltObjective,
     Classification,
+    Labelled,
     MaskedAutoencoding,
     MaskedPatchPrediction,
     NextPixelPrediction,
     OwnObjective,
 )
+from vitrail.train.savings import describe_savings
 from vitrail.train.state import Guard, ModelEMA, State, build_optimizer
 from vitrail.train.task import Parts, Task, build_model
+from vitrail.train.tasks import TaskObjective, with_outputs
 
 Forward = Callable[..., Tensor]
 Autocast = Callable[[], AbstractContextManager[object]]
@@ -62,6 +68,7 @@ class Ready:
     state: State
     chores: tuple[Chore, ...]
     evaluate: Callable[[Source], Mapping[str, float]]
+    tune: Callable[[Source], Mapping[str, float]] | None  # chooses thresholds of labels, and measures again
     checkpoints: Checkpoints
     journal: Journal
     precision: str
@@ -72,6 +79,7 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
     training = task.training
     precision = choose_precision(training, group.device)
     model = build_model(task, training, parts.train.class_names).to(group.device)
+    model.card = with_outputs(model.card, training.task, lambda: parts.train)
     feed = training_feed(
         BalancedSource(parts.train) if training.sampling == "balanced" else parts.train,
         model,
@@ -110,6 +118,8 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
     autocast = partial(torch.autocast, group.device.type, torch.bfloat16, enabled=precision == "bfloat16")
     share = -(-min(training.batch_size, feed.order.size or training.batch_size) // group.world_size)
     micro = min(group.all_gather(fit_micro_batch(model.config, training, share, group.device, precision)))
+    for text in describe_savings(model, training):
+        report.note(text)
     report.note(f"{precision} on {group.device}" + (f", {group.world_size} processes" if group.world_size > 1 else ""))
     if micro < share:
         report.note(f"{micro} images at a time, {-(-share // micro)} times a step: the batch does not fit at once")
@@ -136,9 +146,15 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
             cache=False,
         )
 
+    def tune(source: Source) -> Mapping[str, float]:
+        return tune_thresholds(model, source, options(), forward, autocast)
+
     def evaluate(source: Source) -> Mapping[str, float]:
+        if isinstance(objective, TaskObjective):
+            return measure_task(model, source, options(), forward, autocast)
         if isinstance(objective, Classification):
-            return measure_accuracy(model, source, options(), forward, autocast)
+            one = None if isinstance(called(objective), BothHeads) else forward  # which gives two classifiers' logits
+            return measure_accuracy(model, source, options(), one, autocast)
         return measure_objective(plan, state, source, options())
 
     journal = Journal(task.out, track=task.track if group.is_main else (), report=report)
@@ -155,6 +171,7 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
         state=state,
         chores=chores,
         evaluate=evaluate,
+        tune=tune if isinstance(model.card.outputs, LabelOutputs) else None,
         checkpoints=checkpoints,
         journal=journal,
         precision=precision,
@@ -222,7 +239,12 @@ def build_objective(
     match training.objective:
         case Labels():
             weighed = training.class_weights is not None or training.logit_adjustment > 0
-            return Classification(model, training, counts() if weighed and counts is not None else None)
+            images = counts() if weighed and counts is not None else None
+            if training.distill is not None:
+                teacher = open_teacher(training.distill, next(model.parameters()).device)
+                return Distilling(model, training, teacher, images)
+            kind = Classification if isinstance(training.task, Classify) else TaskObjective
+            return kind(model, training, images)
         case MaskedPatches() as config:
             made = MaskedPatchPrediction(model, config, seed=training.seed)
         case MaskedAutoencoder() as config:
@@ -238,8 +260,10 @@ def build_objective(
 def called(objective: BuiltObjective) -> nn.Module:
     """Give what is called of an objective: of a classifier that reads the class token alone, that of its last block."""
     module = objective.module
-    if not isinstance(objective, Classification) or not isinstance(module, ViT):
+    if not isinstance(objective, Labelled) or not isinstance(module, ViT):
         return module
+    if isinstance(objective, Distilling) and objective.distill.token:
+        return BothHeads(module)
     # What attention's kernels drop, they draw for all queries.
     alone = module.config.reads_class_token_alone and not module.config.attention_dropout
     return ClassTokenForward(module) if alone else module

@@ -47,6 +47,7 @@ from vitrail.verbs.opening import (
     run_of,
     said_passes,
 )
+from vitrail.verbs.tasks import card_of, refuse_other
 
 SHOWN = 8  # images of a page where no answer is wrong
 HEADLINE = (
@@ -138,6 +139,12 @@ def evaluate(
     check_passes({**passing, "page": page, "preprocessing": options.get("preprocessing")})
     if labels is not None and mapping is not None:
         raise ConfigError("labels and mapping both say what is correct. Give one of them.")
+    if (card := card_of(model)) is not None:
+        from vitrail.verbs.evaluate_tasks import evaluate_task  # few models need it, and it needs this
+
+        refuse_other(card, {"labels": labels, "mapping": mapping, "page": page})
+        asked = {"split": split, "against": against, "worst": worst, "out": out, "passing": passing}
+        return evaluate_task(model, data, card, asked, image_size, options, allow_pipe=allow_pipe)
     name, said_data = model_name(model), data_name(data)
     out, page = (None if folder is None else home_path(folder) for folder in (out, page))
     if page is not None:

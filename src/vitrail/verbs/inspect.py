@@ -36,6 +36,7 @@ from vitrail.verbs.opening import (
     open_model,
     run_of,
 )
+from vitrail.verbs.tasks import card_of, is_of_targets, open_for
 
 
 def inspect(
@@ -79,7 +80,11 @@ def inspect(
     titles = titles_of(model, against)
     folder = home_path(out or f"runs/inspect-{slug_of(model)}")
     check_folder(folder, titles[0])
-    source = None if images is None else _open(images, split, report, allow_pipe=allow_pipe)
+    if (card := card_of(model)) is not None and is_of_targets(images):
+        splits = open_for(card, images)
+        source = splits[choose_split(splits, str(images), split)]
+    else:
+        source = None if images is None else _open(images, split, report, allow_pipe=allow_pipe)
     with report.working(f"loading {' and '.join(titles)}"):
         opened = open_model(model, image_size, device, hints).plain
         other = None if against is None else open_model(against, image_size, device, hints_of(hints)).plain

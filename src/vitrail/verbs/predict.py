@@ -30,6 +30,7 @@ from vitrail.verbs.opening import (
     said_passes,
 )
 from vitrail.verbs.predictions import Embeddings, Failed, Predictions
+from vitrail.verbs.task_predictions import TaskPredictions
 
 STRETCH = 16_384  # images after which what was found of them is put in its place
 NAMED = 5  # bad images that a message lists
@@ -56,22 +57,26 @@ def predict(
     `keep_aspect_ratio=True` reads every image whole and in its own shape, in at most as many patches as the model's own
     size (image_size) has, many images packed in one sequence. `token_merging=0.6` lets a ViT's layers merge that share
     of its patches: some 1.5 times the speed, for 0.9 points of accuracy on the model in the box (docs/predicting.md).
+
+    A model of several labels gives each image's `labels` (those that reach their threshold), one of numbers its
+    `values`, one of ordered classes the median class and the `expected` place.
     """
     check_options(predict, PredictOptions, options)
     whole("top", top)
     found = _run(model, images, ("logits", "features") if features else ("logits",), **options)
-    logits = found.values["logits"]
-    return Predictions(
-        names=found.names,
-        logits=logits,
-        class_names=found.model.card.class_names or [f"class {number}" for number in range(logits.shape[1])],
-        failed=found.failed,
-        features=found.values.get("features"),
-        classes_shown=top,
-        temperature=found.model.card.temperature,
-        setting=said_passes(found.model),
-        computed=found.computed,
-    )
+    logits, card = found.values["logits"], found.model.card
+    held: dict[str, Any] = {
+        "names": found.names,
+        "logits": logits,
+        "class_names": card.class_names or [f"class {number}" for number in range(logits.shape[1])],
+        "failed": found.failed,
+        "features": found.values.get("features"),
+        "classes_shown": top,
+        "temperature": card.temperature,
+        "setting": said_passes(found.model),
+        "computed": found.computed,
+    }
+    return Predictions(**held) if card.outputs is None else TaskPredictions(**held, outputs=card.outputs)
 
 
 def embed(model: AnyModel, images: object, **options: Unpack[PredictOptions]) -> Float[Tensor, "N D"]:

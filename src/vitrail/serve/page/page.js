@@ -109,9 +109,14 @@ async function answered(file, model, signal) {
     model.classes ? send(`v1/classify?${query({ model: model.id, top: CLASSES })}`) : null,
     model.attention ? send(`v1/attention?${query({ model: model.id, format: "maps" })}`) : null,
   ]);
-  const top = (named?.predictions[0].top ?? []).map(({ label, probability }) => ({ name: label, probability }));
-  const verdict = top.length ? top[0].name : "This model names no classes";
-  const said = top.length ? `${verdict}, ${percent(top[0].probability)}` : `${verdict}.`;
+  const answer = named?.predictions[0] ?? {};
+  const numbers = Object.entries(answer.values ?? {}).map(([label, value]) => `${label}: ${+value.toPrecision(6)}`);
+  const classes = (answer.top ?? []).map(({ label, probability }) => ({ name: label, probability }));
+  const top = [...numbers.map((text) => ({ name: text, probability: null })), ...classes];
+  const one = answer.label ?? (top.length ? top[0].name : "This model names no classes");
+  const verdict = answer.labels ? answer.labels.join(", ") || "no label" : one;
+  const sure = top.find(({ name }) => name === verdict)?.probability ?? null;
+  const said = sure === null ? `${verdict}.` : `${verdict}, ${percent(sure)}`;
   const name = models.length > 1 ? `${file.name} \u00b7 ${model.id}` : file.name;
   const picture = looked?.picture ?? (await pictureOf(file));
   return { file, name, said, verdict, top, label: null, right: null, attention: looked, ...picture };
