@@ -160,6 +160,11 @@ def test_what_looks_inside_refuses_a_file_before_it_computes(program: Path, tmp_
         vitrail.evaluate(program, (images, list(range(7))), page=tmp_path / "page")
 
 
+def test_another_precision_than_a_files_own_is_refused(program: Path) -> None:
+    with pytest.raises(ConfigError, match="an exported file runs in its own engine and precision"):
+        vitrail.predict(program, np.zeros((12, 20, 3), np.uint8), precision="bfloat16")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("to", ["onnx", "torch", "openvino"])
 def test_todays_files_with_registers_and_turned_positions_are_written_too(
