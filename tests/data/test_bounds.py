@@ -33,7 +33,7 @@ from vitrail.files import write_sums
 from vitrail.ops import near
 from vitrail.ops.near import thumbnail
 from vitrail.runtime.reporter import SILENT
-from vitrail.verbs.opening import find_images
+from vitrail.verbs.images import find_images
 
 PNG = io.BytesIO()
 Image.new("RGB", (9, 8)).save(PNG, "PNG")

@@ -226,7 +226,7 @@ def test_long_sequences_never_form_the_whole_matrix(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(attention_chunks, "CHUNK", CHUNK // 4)
     for keys, limit in ((None, 32 * 2**20), (relative, 200 * 2**20)):
         with torch.inference_mode():
-            mixed, peak = peak_bytes(lambda keys=keys: attend(query, key, value, dropout=0.0, relative=keys))
+            mixed, peak = peak_bytes(lambda keys=keys: attend(query, key, value, dropout=0.0, pairs=keys))
         assert peak < limit
         logits = query[0, 1, 9_999] @ key[0, 1].T
         if keys is not None:

@@ -61,7 +61,7 @@ def test_chunks_give_the_same_gradients_and_keep_no_matrix(relative: bool, monke
         kept: list[int] = []
         keep = functools.partial(_keep, kept)
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            mixed = attend(query, key, value, dropout=0.0 if relative else 1e-12, relative=offsets)
+            mixed = attend(query, key, value, dropout=0.0 if relative else 1e-12, pairs=offsets)
         mixed.square().sum().backward()
         results.append([mixed.detach(), *[leaf.grad for leaf in leaves]])
         if chunk == 1 << 11:
@@ -74,6 +74,6 @@ def test_dropout_on_the_cpu_drops_weights_and_keeps_the_expectation(monkeypatch:
     monkeypatch.setattr(attention_chunks, "CHUNK", 1 << 11)
     query, key = torch.randn(2, 4, 2, 64, 8).unbind(0)
     value = torch.ones(4, 2, 64, 8)
-    mixed = attend(query, key, value, dropout=0.5, relative=None)
+    mixed = attend(query, key, value, dropout=0.5, pairs=None)
     assert abs(mixed.mean().item() - 1) < 0.05
     assert mixed.std() > 0.05

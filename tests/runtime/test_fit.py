@@ -63,14 +63,18 @@ ASKING: list[tuple[str, dict[str, object], Objective, int]] = [
     ("ViT-Ti/16", {"depth": 3}, MaskedPatches(), 6),
     ("ViT-Ti/16", {"depth": 3}, MaskedPatches(target="small-colors"), 7),
     ("ViT-Ti/16", {"depth": 3}, MaskedPatches(target="pixels"), 6),
-    ("ViT-Ti/16", {"depth": 12}, MaskedAutoencoder(decoder_depth=1), 12),
     ("ViT-S/16", {"depth": 2}, MaskedAutoencoder(masked=0.5), 4),
+    ("ViT-Ti/16", {"depth": 12}, MaskedAutoencoder(decoder_depth=1), 12),
     ("ViT-Ti/1", {"depth": 3, "image_size": (20, 24), "causal": True, "pooling": "mean"}, NextPixels(), 5),
 ]
+QUICK = 1  # of these; the others are of the same kinds, in other sizes
 
 
 @pytest.mark.usefixtures("untyped")
-@pytest.mark.parametrize(("name", "fields", "objective", "count"), ASKING)
+@pytest.mark.parametrize(
+    ("name", "fields", "objective", "count"),
+    [pytest.param(*asking, marks=[pytest.mark.slow] * (number >= QUICK)) for number, asking in enumerate(ASKING)],
+)
 def test_a_step_without_labels_needs_what_is_reckoned(
     name: str, fields: dict[str, object], objective: Objective, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +108,7 @@ def test_predictions_of_half_the_precision_take_less() -> None:
     assert full - half == 2 * outputs
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("untyped")
 def test_a_decoder_whose_activations_are_made_again_holds_less() -> None:
     samples = torch.arange(8)

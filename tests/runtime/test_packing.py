@@ -44,10 +44,11 @@ CASES: dict[str, dict[str, Any]] = {
     "vit-original": {},
     "axial": {},
 }
+QUICK = ("vit", "vit-mean, 2-D in every layer", "vit-relative")
 
 
 @pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in CASES])
 def test_every_image_has_the_answer_that_it_has_alone(name: str, *, fused: bool) -> None:
     model, images = family(name.partition(",")[0], **CASES[name]), images_of(GRIDS)
     features, logits = PackedModel(model, fused=fused).eval().at(GRIDS).outputs(pack_patches(images, 4))

@@ -49,7 +49,9 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     images, labels = drawn(256, seed=0)
     inputs = (torch.from_numpy(images).permute(0, 3, 1, 2) / 255 - MEAN) / DEVIATION
-    model = vitrail.create("ViT-Ti/7", classes=4, image_size=28, channels=1, depth=1, activation="gelu", mlp_width=96)
+    model = vitrail.create(
+        "ViT-Ti/7", classes=4, image_size=28, channels=1, depth=1, activation="gelu", mlp_width=96, width=96
+    )
     optimizer = torch.optim.AdamW(model.train().parameters(), 2e-3)
     for step in range(40):
         some = torch.arange(step * 64, step * 64 + 64) % 256

@@ -127,4 +127,7 @@ def _short(value: float) -> str:
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.3g}{letter}"
-    return f"{value:.3g}" if value >= 0.01 or value == 0 else f"{value:.0e}"
+    if value >= 0.01 or value == 0:
+        return f"{value:.3g}"
+    digits, _, power = f"{value:.2e}".partition("e")
+    return f"{float(digits):g}e{int(power)}"  # 2.5e-4, not 3e-04

@@ -10,6 +10,7 @@ from vitrail.config import Grid, ViTConfig
 from vitrail.errors import ShapeError
 from vitrail.models.encoder import SelfAttention
 from vitrail.models.parts import PartedBlock
+from vitrail.ops.attention import Pairs
 from vitrail.ops.attention_chunks import attention_weights
 
 Axis = Literal["row", "column"]  # along which a token attends
@@ -60,14 +61,10 @@ class AxialAttention(SelfAttention):
         self.axis: Axis = axis
 
     def forward(
-        self,
-        tokens: Float[Tensor, "B T D"],
-        grid: Grid | None = None,
-        relative: Float[Tensor, "M h d"] | None = None,
-        allowed: Tensor | None = None,  # of full attention alone
+        self, tokens: Float[Tensor, "B T D"], grid: Grid | None = None, pairs: Pairs = None
     ) -> Float[Tensor, "B T D"]:
         """Mix the tokens of every line."""
-        return from_lines(self.mix(*self.project(tokens, grid), relative), grid, self.axis)
+        return from_lines(self.mix(*self.project(tokens, grid), pairs), grid, self.axis)
 
     def project(self, tokens: Float[Tensor, "B T D"], grid: Grid | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Query, key and value of every head (eq. 5), line by line."""

@@ -178,7 +178,7 @@ class DenseViT(ViT):
         placed = self.positions.add(tokens[:, self.count :], layer, grid) if layer else tokens[:, self.count :]
         tokens = torch.cat([tokens[:, : self.count], placed], dim=1)
         again = self.config.checkpointing
-        return maybe_checkpoint(self.blocks[layer], tokens, grid, None, allowed, checkpointing=again)
+        return maybe_checkpoint(self.blocks[layer], tokens, grid, allowed, checkpointing=again)
 
     def allowed(
         self, masks: Float[Tensor, "B Q h w"], masked: Bool[Tensor, "B Q"], grid: Grid

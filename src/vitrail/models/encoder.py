@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from vitrail.config import Grid, ViTConfig
 from vitrail.errors import ShapeError
 from vitrail.models.activations import ACTIVATIONS
-from vitrail.ops.attention import attend
+from vitrail.ops.attention import Pairs, attend
 from vitrail.ops.attention_chunks import attention_weights, query_chunks
 from vitrail.ops.random import keep_mask, salted
 
@@ -32,14 +32,10 @@ class SelfAttention(nn.Module):
         self.out = nn.Linear(config.width, config.width)
 
     def forward(
-        self,
-        tokens: Float[Tensor, "B T D"],
-        grid: Grid | None = None,
-        relative: Float[Tensor, "M h d"] | None = None,
-        allowed: Bool[Tensor, "B 1 T T"] | None = None,
+        self, tokens: Float[Tensor, "B T D"], grid: Grid | None = None, pairs: Pairs = None
     ) -> Float[Tensor, "B T D"]:
         """Mix the tokens, each with those that it may attend to; the fused kernel never forms the matrix of weights."""
-        return self.mix(*self.project(tokens, grid), relative, allowed)
+        return self.mix(*self.project(tokens, grid), pairs)
 
     def project(self, tokens: Float[Tensor, "B T D"], grid: Grid | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Query, key and value of every head (eq. 5), each B h T d."""
@@ -47,13 +43,10 @@ class SelfAttention(nn.Module):
         query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
         return query, key, value
 
-    def mix(
-        self, query: Tensor, key: Tensor, value: Tensor, relative: Tensor | None, allowed: Tensor | None = None
-    ) -> Float[Tensor, "B T D"]:
+    def mix(self, query: Tensor, key: Tensor, value: Tensor, pairs: Pairs) -> Float[Tensor, "B T D"]:
         """Mix the values of every head (eqs. 6 and 7), and the heads (eq. 8)."""
         dropout = self.attention_dropout if self.training else 0.0
-        how = {"dropout": dropout, "relative": relative, "causal": self.causal, "allowed": allowed}
-        mixed = attend(query, key, value, **how)  # eqs. 6-7: B h T d
+        mixed = attend(query, key, value, dropout=dropout, pairs=pairs, causal=self.causal)  # eqs. 6-7: B h T d
         return self.out(mixed.transpose(1, 2).flatten(2))  # eq. 8: B T D
 
     def weights(
@@ -179,14 +172,10 @@ class Block(nn.Module):
         self.mlp_stochastic_depth = StochasticDepth(rate)
 
     def forward(
-        self,
-        tokens: Float[Tensor, "B T D"],
-        grid: Grid | None = None,
-        relative: Float[Tensor, "M h d"] | None = None,
-        allowed: Bool[Tensor, "B 1 T T"] | None = None,
+        self, tokens: Float[Tensor, "B T D"], grid: Grid | None = None, pairs: Pairs = None
     ) -> Float[Tensor, "B T D"]:
         """Eqs. 2 and 3; after the original Transformer where norms come last."""
-        mixed = self.attention_output_dropout(self.attention(self.attention_input(tokens), grid, relative, allowed))
+        mixed = self.attention_output_dropout(self.attention(self.attention_input(tokens), grid, pairs))
         tokens = tokens + self.attention_stochastic_depth(self.attention_scale(mixed))
         if self.norm == "pre":
             thought = self.mlp_output_dropout(self.mlp(self.mlp_norm(tokens)))

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from vitrail.config import Grid, RotaryPositions, ViTConfig
 from vitrail.models.encoder import Block, Mlp, SelfAttention
-from vitrail.ops.attention import attend
+from vitrail.ops.attention import Pairs, attend
 from vitrail.ops.rotary import rotary_table, rotate
 
 
@@ -37,13 +37,10 @@ class PartedAttention(SelfAttention):
             query, key = (rotate(part, table, self.leading, self.rotary.pairs) for part in (query, key))
         return query, key, value
 
-    def mix(
-        self, query: Tensor, key: Tensor, value: Tensor, relative: Tensor | None, allowed: Tensor | None = None
-    ) -> Float[Tensor, "B T D"]:
+    def mix(self, query: Tensor, key: Tensor, value: Tensor, pairs: Pairs) -> Float[Tensor, "B T D"]:
         """Mix the values of every head (eqs. 6 and 7), norm them, and mix the heads (eq. 8)."""
         dropout = self.attention_dropout if self.training else 0.0
-        how = {"dropout": dropout, "relative": relative, "causal": self.causal, "allowed": allowed}
-        mixed = attend(query, key, value, **how)
+        mixed = attend(query, key, value, dropout=dropout, pairs=pairs, causal=self.causal)
         return self.out(self.inner_norm(mixed.transpose(1, 2).flatten(2)))
 
 
@@ -103,7 +100,7 @@ class AttentionPool(nn.Module):
         both = F.linear(tokens[:, self.leading :], weight[width:], bias[width:])  # B N 2D
         key, value = both.unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)  # B h N d
         query = query[:, None].expand(key.shape[0], -1, -1, -1)  # B h 1 d
-        pooled = self.out(attend(query, key, value, dropout=0.0, relative=None).flatten(1))  # B D
+        pooled = self.out(attend(query, key, value, dropout=0.0, pairs=None).flatten(1))  # B D
         return pooled + self.mlp(self.mlp_norm(pooled)[:, None])[:, 0]
 
 

@@ -11,6 +11,9 @@ from torch.nn.attention import sdpa_kernel
 from vitrail.ops.attention_chunks import attend_in_chunks
 from vitrail.ops.attention_kernels import KERNELS
 
+# What is said of pairs of tokens: relative keys; or what each query may attend to, which is never nothing.
+Pairs = Float[Tensor, "M h d"] | Bool[Tensor, "B 1 T T"] | None
+
 
 def attend(
     query: Float[Tensor, "B h Q d"],
@@ -18,21 +21,19 @@ def attend(
     value: Float[Tensor, "B h T d"],
     *,
     dropout: float,
-    relative: Float[Tensor, "M h d"] | None,
+    pairs: Pairs,
     causal: bool = False,
-    allowed: Bool[Tensor, "B 1 Q T"] | None = None,
 ) -> Float[Tensor, "B h Q d"]:
     """Mix the values (eqs. 6 and 7); a causal query sees itself and what comes before it.
 
-    `allowed` says what each query may attend to, where that is not everything; one that is allowed nothing is an error.
     The kernels would form the matrix of weights for relative keys, and for dropout on the CPU: there queries go in
     chunks.
     """
-    if allowed is not None:  # of a model without relative keys, that is not causal
-        return fused_attention(query, key, value, allowed, dropout)
-    if relative is None and (dropout == 0 or query.device.type != "cpu"):
+    if pairs is not None and pairs.dtype == torch.bool:
+        return fused_attention(query, key, value, pairs, dropout)
+    if pairs is None and (dropout == 0 or query.device.type != "cpu"):
         return fused_attention(query, key, value, None, dropout, causal=causal)
-    return attend_in_chunks(fused_attention, query, key, value, relative, dropout, causal=causal)
+    return attend_in_chunks(fused_attention, query, key, value, pairs, dropout, causal=causal)
 
 
 def fused_attention(

@@ -254,7 +254,7 @@ def _position_numbers(model: ViT) -> Mapping[str, Any]:
     """Say how alike the positions of neighbors, of a row or column, and of all others are; and each pair's cosine."""
     if not isinstance(model.config.positions, LearnedPositions):
         return {}
-    alike = position_similarity(model).double()  # rows cols rows cols
+    alike = position_similarity(model).double().cpu()  # rows cols rows cols
     rows, cols = alike.shape[:2]
     down = (torch.arange(rows)[:, None, None, None] - torch.arange(rows)[None, None, :, None]).abs()
     across = (torch.arange(cols)[None, :, None, None] - torch.arange(cols)[None, None, None, :]).abs()

@@ -25,12 +25,12 @@ from vitrail.inspection.views import choose_images
 from vitrail.models import Model
 from vitrail.runtime.engines import EngineModel
 from vitrail.runtime.reporter import SILENT, Reporter
+from vitrail.verbs.images import gather_images
 from vitrail.verbs.opening import (
     AnyModel,
     FileHints,
     ImageSize,
     check_options,
-    gather_images,
     hints_of,
     model_name,
     model_source,

@@ -21,13 +21,13 @@ from vitrail.runtime.fast import Choice, FastModel, check_precision, make_fast
 from vitrail.runtime.machine import keep_memory
 from vitrail.runtime.reporter import SILENT, Reporter
 from vitrail.runtime.scales import sample_for
+from vitrail.verbs.images import gather_images
 from vitrail.verbs.opening import (
     AnyModel,
     Device,
     FileHints,
     ImageSize,
     check_options,
-    gather_images,
     model_name,
     open_model,
 )

@@ -17,6 +17,7 @@ from vitrail.models import Model, eval_mode
 from vitrail.runtime.inference import choose_model, compute_outputs, computed_in, inference_options
 from vitrail.runtime.machine import Group
 from vitrail.runtime.reporter import SILENT
+from vitrail.verbs.images import gather_images
 from vitrail.verbs.opening import (
     OF_FILES,
     AnyModel,
@@ -25,7 +26,6 @@ from vitrail.verbs.opening import (
     Passing,
     change_passes,
     check_options,
-    gather_images,
     open_model,
     said_passes,
 )

@@ -187,6 +187,7 @@ def test_ctrl_c_keeps_what_was_measured_and_the_same_again_goes_on(
     assert asked == ["growth-tiny", "training-tiny"]
 
 
+@pytest.mark.slow
 def test_a_row_of_another_version_is_measured_again(few: None, tmp_path: Path) -> None:
     vitrail.bench("training", out=tmp_path)
     kept = json.loads((tmp_path / "bench.json").read_text())

@@ -166,6 +166,7 @@ def test_the_training_step_is_the_loops_own(monkeypatch: pytest.MonkeyPatch) -> 
     opened.close()
 
 
+@pytest.mark.slow
 def test_a_batch_that_was_halved_for_want_of_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "train_step", lambda plan, state, batch: setattr(plan, "micro_batch", 2))
     with pytest.raises(VitrailError, match="3 images do not fit at once"):
@@ -178,6 +179,7 @@ def test_the_step_of_others_changes_their_weights(by: Library) -> None:
     assert opened.once()["value"] > 0
 
 
+@pytest.mark.slow
 def test_whole_runs_give_the_rate_of_their_logs() -> None:
     shape = Shape(model="ViT-Ti/16", batch=4, image_size=32, fields={"depth": 1})
     opened = open_work(TrainLoop(shape=shape, steps=6, images=16, training={"workers": 0}), CLOCK)

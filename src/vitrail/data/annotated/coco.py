@@ -14,8 +14,10 @@ from vitrail.data.decode import ImageError
 from vitrail.data.mask_files import fill_polygons
 from vitrail.errors import DataError
 from vitrail.files import fingerprint_of, read_json
+from vitrail.files.reading import open_regular
 
 LARGEST = 1 << 30  # bytes of a document; COCO's own are 470 MB
+BEGINNING = 1 << 16  # bytes that tell a document from another JSON file
 ROBOFLOW = "_annotations.coco.json"
 WORDS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 BACKGROUND = "background"
@@ -118,13 +120,20 @@ def coco_places(root: Path) -> dict[str, Path]:
         for folder in (root / "annotations", root)
         if folder.is_dir()
         for path in sorted(folder.glob("*.json"))
-        if path.name != "classes.json" and not path.stem.startswith(("captions", "person_keypoints", "stuff"))
+        if not path.stem.startswith(("captions", "person_keypoints", "stuff")) and _begins_as_coco(path)
     ]
     for path in documents:
         split = _split_of(path.stem) or ("all" if len(documents) == 1 else None)
         if split is not None and split not in found:
             found[split] = path
     return _ordered(found)
+
+
+def _begins_as_coco(path: Path) -> bool:
+    """Tell whether one of the three lists stands near the beginning, as in every writer's documents."""
+    with open_regular(path) as file:
+        begin = file.read(BEGINNING)
+    return any(key in begin for key in (b'"images"', b'"annotations"', b'"categories"'))
 
 
 def coco_splits(places: Mapping[str, Path], task: DenseTask) -> dict[str, CocoSource]:

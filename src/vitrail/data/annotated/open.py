@@ -64,11 +64,11 @@ def kind_of(data: object) -> DenseTask | None:
     if not isinstance(data, str | os.PathLike):
         return None
     path = home_path(os.fspath(data))
-    if path.suffix.lower() == ".json" and path.is_file():
-        return "detect"
-    if not path.is_dir():
-        return None
     with refusing(path, DataError, "cannot be read as images with masks or boxes"):
+        if path.suffix.lower() == ".json" and path.is_file():
+            return "detect"
+        if not path.is_dir():
+            return None
         if places := mask_places(path):
             first = next(iter(places.values()))
             return "segment" if first.masks is not None else "detect"
