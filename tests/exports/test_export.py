@@ -1,6 +1,7 @@
 """Exported files: what their engines give is what the model gives, and what differs is not kept."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -252,6 +253,12 @@ def equal_in_another_program(model: Model, to: str, folder: Path) -> None:
 def test_every_target_equals_its_source_in_another_program(untyped: None, tmp_path: Path, name: str, to: str) -> None:
     pytest.importorskip("openvino")
     equal_in_another_program(FAMILIES[name], to, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs a C++ compiler")
+def test_aotinductor_equals_its_source_in_another_program(untyped: None, tmp_path: Path) -> None:
+    equal_in_another_program(FAMILIES["relative, mean"], "aotinductor", tmp_path)
 
 
 @pytest.mark.slow
