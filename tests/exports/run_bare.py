@@ -30,8 +30,8 @@ else:
 
     with zipfile.ZipFile(path) as packed:
         compiled = any("/data/aotinductor/" in name for name in packed.namelist())
-    load = torch._inductor.aoti_load_package if compiled else torch.export.load  # pyright: ignore[reportPrivateUsage]
-    program = load(path) if compiled else load(path).module()
+    machine_code = torch._inductor.aoti_load_package  # pyright: ignore[reportPrivateUsage]
+    program = machine_code(path) if compiled else torch.export.load(path).module()
     found = {name: program(torch.from_numpy(inputs[name]))[0].detach().numpy() for name in inputs}
 assert "vitrail" not in sys.modules
 np.savez(wanted, **found)
