@@ -1,5 +1,6 @@
 """`vitrail.export`: a model as a file that another program runs, compared with the model before it is kept."""
 
+import copy
 import os
 import re
 from collections.abc import Mapping
@@ -7,7 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
+import torch
+
 from vitrail.checkpoint.load import of_run
+from vitrail.config import ViTConfig
 from vitrail.config.export import EXTRA, OPTIONS, SUFFIX, read_export
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.exports.int8 import LOSS, Calibrating, Quantized, calibration_source
@@ -18,6 +22,7 @@ from vitrail.exports.traced import Sizes, sizes_of, trace
 from vitrail.exports.units import check_one_class, in_units, unit_of
 from vitrail.exports.verify import Verified, verify
 from vitrail.files import check_writable, home_path, staged
+from vitrail.inspection.views import check_weights
 from vitrail.models import Model
 from vitrail.runtime.engines import EngineModel, is_exported, need, notes_of, run_file
 from vitrail.runtime.machine import keep_memory
@@ -71,6 +76,9 @@ class Exported:
                 f"  differs from the model by {self.verified.difference:.1e} at most, of numbers up to "
                 f"{self.verified.scale:.3g}: run at batches of {batches} and sizes of {tried}"
             )
+            if self.verified.rounding is not None:
+                own = f"{self.verified.rounding:.1e}"
+                lines.append(f"  (the model itself, in float32, differs from what it is in float64 by {own})")
         if self.quantized is not None:
             lines += [f"  {line}" for line in str(self.quantized).splitlines()]
         if self.rounded is not None:
@@ -116,9 +124,9 @@ def export(
     path = home_path(out or f"{_usual_name(model_name(model))}{'-int8' if precision == 'int8' else ''}{SUFFIX[target]}")
     _check_path(path, target, overwrite=overwrite)
     keep_memory()
-    opened = open_model(model, image_size, None if isinstance(model, Model) else "cpu", options).plain
-    if next(opened.parameters()).device.type != "cpu":
-        raise ConfigError("the model is exported from the CPU. Move it first: model.cpu().")
+    opened = _prepared(open_model(model, image_size, None if isinstance(model, Model) else "cpu", options).plain)
+    if with_preprocessing or target == "html":
+        _check_pixels(opened, "the input with preprocessing inside" if target != "html" else "what a page reads")
     if target == "html" or precision == "int8":
         check_one_class(opened, "a page is" if target == "html" else "int8 is held to the accuracy")
     opened, unit = in_units(opened), unit_of(opened)
@@ -132,7 +140,7 @@ def export(
     plan = _Plan(opened.eval(), target, precision, sizes, outputs, with_preprocessing, report, unit)
     calibrating = None
     if precision == "int8":
-        source = calibration_source(calibrate, "int8 is calibrated")
+        source = calibration_source(calibrate, "int8 is calibrated", opened)
         calibrating = Calibrating(source=source, loss=LOSS if loss is None else loss)
     with staged(path) as temporary:
         verified, quantized = _write(plan, temporary, calibrating)
@@ -147,6 +155,30 @@ def export(
         verified=verified,
         quantized=quantized,
     )
+
+
+def _prepared(model: Model) -> Model:
+    """Give a model to export, in float32; refuse one that no file can hold."""
+    if next(model.parameters()).device.type != "cpu":
+        raise ConfigError("the model is exported from the CPU. Move it first: model.cpu().")
+    if isinstance(model.config, ViTConfig) and (head := model.config.head) is not None:
+        raise ConfigError(
+            f"a file of export gives the class of an image; the model was trained to {head.task}. Take vitrail.predict "
+            "with its checkpoint."
+        )
+    check_weights(model)
+    same = all(parameter.dtype == torch.float32 for parameter in model.parameters())
+    return model if same else copy.deepcopy(model).float()
+
+
+def _check_pixels(model: Model, what: str) -> None:
+    """Refuse a model that reads more bits than pixels of 8 have."""
+    if (values := model.card.preprocessing.value_range) is not None:
+        low, high = values
+        raise ConfigError(
+            f"{what} is pixels of 8 bits; the model reads values from {low:g} to {high:g}, with all their bits. Export "
+            "it without, to onnx, torch or openvino: the input is then what model.preprocess gives."
+        )
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from vitrail.config.serving import Serving, read_models
 from vitrail.errors import ConfigError, shortened
 from vitrail.inspection.page import TEMPLATE, fill_template
 from vitrail.models import Model, ViT
+from vitrail.runtime.engines import EngineModel
 from vitrail.serve.answers import as_json, encoded, light, map_of, said_of
 from vitrail.serve.desk import Desk
 from vitrail.serve.door import Door, error_document
@@ -137,7 +138,9 @@ def _add_answers(app: FastAPI, desk: Desk) -> None:
         """
         served = desk.find(model)
         if not isinstance(served.model, ViT):
-            raise RequestError(400, "no_attention", f"{served.name} is a ResNet, which has no attention.")
+            exported = isinstance(served.model, EngineModel)
+            what = "an exported file, which gives logits and features alone" if exported else "a ResNet, which has none"
+            raise RequestError(400, "no_attention", f"{served.name} shows no attention: it is {what}.")
         images = await desk.images_of(request)
         if form == "maps" and len(images.data) != 1:
             raise RequestError(422, "too_many_images", f"format=maps takes one image; got {len(images.data):,}.")
