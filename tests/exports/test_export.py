@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from families import family, images_for
+from torch import Tensor
 
 import vitrail
 from vitrail.cli import main
