@@ -289,7 +289,7 @@ def gather_images(images: object, report: Reporter) -> ImageList:
     missing: list[str] = []
     for image in _each(images):
         if not isinstance(image, str | os.PathLike | Source):
-            held[len(names)] = image
+            held[len(names)] = image.read() if callable(getattr(image, "read", None)) else image  # which is read once
             names.append(f"image {len(names)}")
             continue
         found = [image] if isinstance(image, Source) else find_images(os.path.expanduser(os.fspath(image)), report)
