@@ -289,7 +289,8 @@ def gather_images(images: object, report: Reporter) -> ImageList:
     missing: list[str] = []
     for image in _each(images):
         if not isinstance(image, str | os.PathLike | Source):
-            held[len(names)] = image.read() if callable(getattr(image, "read", None)) else image  # which is read once
+            opened = getattr(image, "read", None)  # of a file that is open, which is read once
+            held[len(names)] = opened() if callable(opened) else image
             names.append(f"image {len(names)}")
             continue
         found = [image] if isinstance(image, Source) else find_images(os.path.expanduser(os.fspath(image)), report)
