@@ -166,3 +166,14 @@ def test_changes_may_be_of_what_was_changed_but_not_of_themselves(run: vitrail.R
     write_safetensors(itself, tensors, {NOTE: json.dumps(said)})
     with pytest.raises(CheckpointError, match="it names itself as its base"):
         vitrail.load(itself)
+
+
+def test_describe_says_what_it_changes_and_of_which_base(run: vitrail.Run, base: Path, tmp_path: Path) -> None:
+    assert run.folder is not None
+    alone = tmp_path / "alone.safetensors"
+    alone.write_bytes((run.folder / LORA_FILE).read_bytes())
+    found = vitrail.describe(alone)
+    assert found.layout == "lora"
+    assert f"changes of rank 2 of query, value, expand, and a classifier, of the base {base}" in found.text()
+    assert found.parameters == sum(tensor.numel() for tensor in read_safetensors(alone)[0].values())
+    assert found.document()["class_names"] == ["0", "1", "2"]

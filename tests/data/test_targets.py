@@ -218,3 +218,23 @@ def test_folders_of_classes_say_no_several_labels(tmp_path: Path) -> None:
     )
     (source,) = open_targets(path.parent, MultiLabel()).values()
     assert len(source) == 3
+
+
+def test_numbers_of_labels_have_the_names_that_a_parquet_file_declares(tmp_path: Path) -> None:
+    import pyarrow as arrow
+    from pyarrow import parquet
+
+    png = tmp_path / "0.png"
+    Image.new("RGB", (8, 8)).save(png)
+    feature = {"feature": {"names": ["cat", "dog", "fox"], "_type": "ClassLabel"}, "_type": "Sequence"}
+    said = {"huggingface": json.dumps({"info": {"features": {"labels": feature}}})}
+    held = arrow.table({"image": [png.read_bytes()] * 2, "labels": [[0, 2], [1]]}).replace_schema_metadata(said)
+    parquet.write_table(held, tmp_path / "train.parquet")
+    (source,) = open_targets(tmp_path, MultiLabel()).values()
+    assert source.class_names == ("cat", "dog", "fox")
+    assert source.targets is not None
+    assert source.targets.tolist() == [[1, 0, 1], [0, 1, 0]]
+    wrong = arrow.table({"image": [png.read_bytes()] * 2, "labels": [[0, 3], [1]]}).replace_schema_metadata(said)
+    parquet.write_table(wrong, tmp_path / "train.parquet")
+    with pytest.raises(DataError, match=r"row 0: the label '3' is out of range: there are 3, 0 to 2 or cat, dog, fox"):
+        open_targets(tmp_path, MultiLabel())

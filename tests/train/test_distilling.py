@@ -9,7 +9,7 @@ import torch
 
 import vitrail
 from vitrail.config import Preprocessing
-from vitrail.config.distill import HardDistillation, SoftDistillation
+from vitrail.config.objective import HardDistillation, SoftDistillation
 from vitrail.config.recipe import Training
 from vitrail.config.task import Regression
 from vitrail.data.transforms.finish import scale

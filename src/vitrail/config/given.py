@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.config.check import check_field, merging_share, number, truth
-from vitrail.config.engine import check_engine, read_precision
 from vitrail.config.fields import hints, parts_of, read_settings
 from vitrail.config.model import ViTConfig
 from vitrail.config.name_tables import is_table
 from vitrail.config.preprocessing import MEASURE, SAID_IN_TRAINING, read_preprocessing
 from vitrail.config.recipe import Training
 from vitrail.config.recipes import recipe
-from vitrail.config.trackers import check_trackers
 from vitrail.config.words import ANSWERS, MODEL, TRAINING, suggest
 from vitrail.config.zoo import FILE_FIELDS, boxed, names, parse, read_model_settings
 from vitrail.errors import CheckpointError, ConfigError, DataError, some_of
@@ -41,12 +39,14 @@ def check_usage(verb: str, given: Mapping[str, Any]) -> None:
         fields = {name: value for name, value in given.items() if name not in (*OWN, *SAID_IN_TRAINING)}
         ours, _ = read_fields(model, given.get("recipe"), given.get("settings", ()), fields)
         check_minutes(given.get("minutes"), ours)
+        from vitrail.config.trackers import check_trackers  # here and below: few calls need it, and each costs a start
+
         check_trackers(given.get("track") or (), tensorboard=bool(given.get("tensorboard")))
         read_preprocessing({name: given[name] for name in SAID_IN_TRAINING if name in given})
     elif verb == "plan":
         check_plan(given)
     elif verb in ("study", "study_costs"):
-        from vitrail.config.study import check_study  # here and below: few calls need it, and each costs a start
+        from vitrail.config.study import check_study
 
         numbers = {name: given.get(name) for name in ("seeds", "minutes", "jobs")}
         check_study(str(given["name"]), str(given.get("scale", "cpu")), **numbers)
@@ -62,6 +62,8 @@ def check_usage(verb: str, given: Mapping[str, Any]) -> None:
         if isinstance(images, str):
             check_data(images)
     elif verb == "optimize":
+        from vitrail.config.engine import check_engine, read_precision
+
         precision = read_precision(str(given.get("precision", "auto")), ("auto",))
         check_engine(str(given.get("engine", "auto")), "float32" if precision == "auto" else precision)
         read_preprocessing(given)
@@ -72,6 +74,8 @@ def check_usage(verb: str, given: Mapping[str, Any]) -> None:
         read_preprocessing({**given, "preprocessing": None} if measured else given)
         check_layout(given.get("layout", LAYOUTS[0]))
         check_passes(given)
+        from vitrail.config.engine import check_engine
+
         check_engine(str(given.get("engine", "auto")), str(given.get("precision", "float32")))
     weights = given.get("path" if verb == "describe" else "source")
     for name in (model if verb in TRAINED else None, given.get("against"), weights):

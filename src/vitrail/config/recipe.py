@@ -18,8 +18,7 @@ from vitrail.config.check import (
     whole,
     word_or_numbers,
 )
-from vitrail.config.distill import Distillation
-from vitrail.config.objective import Adapt, Full, Labels, LoRA, Objective, word_of
+from vitrail.config.objective import Adapt, Distillation, Full, Labels, LoRA, Objective, word_of
 from vitrail.config.task import Classify, Detect, ImageTask, Segment, check_task, task_word
 from vitrail.errors import ConfigError
 

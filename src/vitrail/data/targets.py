@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vitrail.config import Card
 from vitrail.config.outputs import LabelOutputs, NumberOutputs, OrderedOutputs
 from vitrail.config.task import ImageTask, MultiLabel, Ordinal, Regression
-from vitrail.data.known import hot_rows, read_known
+from vitrail.data.known import LISTS, hot_rows, read_known
 from vitrail.data.open import open_data
 from vitrail.data.source import Joined, Source, Subset
 from vitrail.data.sources.dataset import DatasetSource, python_splits
@@ -23,7 +23,7 @@ from vitrail.data.sources.table import LINES
 from vitrail.errors import DataError, some_of
 from vitrail.files import fetch_dataset, fingerprint_of, home_path
 from vitrail.files.reading import refusing
-from vitrail.files.tables import read_columns
+from vitrail.files.tables import declared_names, read_columns
 
 Progress = Callable[[str, int, int], None]
 TABLES = "a table (.csv, .tsv, .jsonl) with the column path and others, parquet files, or (images, targets)"
@@ -160,7 +160,7 @@ def open_targets(
 def _table_of(path: Path) -> Path:
     """Find the table that a path means: itself, or the only one of a folder."""
     if not path.exists():
-        raise DataError(f"there is no data at {str(path)!r}. Expected {TABLES}.")
+        raise DataError(f"there is no table at {str(path)!r}. Several labels or numbers of an image need {TABLES}.")
     if not path.is_dir():
         return path
     found = sorted(each for each in path.iterdir() if each.suffix.lower() in LINES and each.suffix != ".txt")
@@ -199,6 +199,9 @@ def _parquet(place: Path, task: MultiLabel | Regression, names: tuple[str, ...] 
     if any(len(cells) != sum(map(len, sources.values())) for cells in columns.values()):
         raise DataError(f"{place}: its splits have different columns. Open them one by one.")
     places = [source.name(row) for source in sources.values() for row in range(len(source))]
+    listed = next((name for name in LISTS if name in columns), None) if isinstance(task, MultiLabel) else None
+    if names is None and listed is not None:
+        names = declared_names(next(iter(sources.values())).table.paths[0], listed)
     targets, known = read_known(columns, places, task, str(place), names)
     ends = np.cumsum([0, *map(len, sources.values())])
     parts = zip(sources.items(), ends[:-1], ends[1:], strict=True)

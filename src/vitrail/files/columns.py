@@ -75,7 +75,9 @@ def declared(schema: Any, label: str | None, path: Path) -> tuple[str, ...] | No
     if raw is None or label is None:
         return None
     try:
-        names = parse_json(raw)["info"]["features"][label].get("names")
+        feature = parse_json(raw)["info"]["features"][label]
+        inner = feature.get("feature", feature)  # of lists of labels
+        names = inner.get("names") if isinstance(inner, dict) else None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
     if names is None:

@@ -183,6 +183,12 @@ class ImageTable:
         return arrays
 
 
+def declared_names(path: Path, column: str) -> tuple[str, ...] | None:
+    """Give the names of the labels of a column, also one of lists, that a file declares; None where it does not."""
+    with _opened(path) as file:
+        return found.declared(file.schema_arrow, column, path)
+
+
 def read_columns(paths: Sequence[Path], names: Sequence[str] = ()) -> dict[str, list[Any]]:
     """Read columns as plain values, those of these names or all that hold no images; refuses one that is not there."""
     values: dict[str, list[Any]] = {}

@@ -4,7 +4,7 @@ from typing import Literal, assert_never
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -38,15 +38,25 @@ def order_loss(logits: Float[Tensor, "B K"], targets: Float[Tensor, "B K"]) -> F
     and the loss is least where the probabilities are the true ones.
     """
     logits = logits.float()
+    classes = logits.shape[1]
+    at_most = up_to(classes, logits.device)[:-1]  # a border by a class
     whole = logits.logsumexp(dim=1, keepdim=True)
-    below = logits.logcumsumexp(dim=1)[:, :-1] - whole
-    above = logits.flip(1).logcumsumexp(dim=1).flip(1)[:, 1:] - whole
-    share = targets.cumsum(dim=1)[:, :-1]
+    each = logits[:, None].expand(-1, classes - 1, -1)
+    below = each.masked_fill(~at_most, -torch.inf).logsumexp(dim=2) - whole
+    above = each.masked_fill(at_most, -torch.inf).logsumexp(dim=2) - whole
+    share = targets @ at_most.T.to(targets.dtype)
     known = targets.sum(dim=1, keepdim=True)  # 0 of what has no label, which has no loss
     return -(share * below + (known - share) * above).sum(dim=1)
 
 
 def median_class(probabilities: Float[Tensor, "B K"]) -> Int[Tensor, " B"]:
     """Give the class at which half of the probability is reached: the least expected distance."""
-    reached = probabilities.double().cumsum(dim=1) >= 0.5 * probabilities.double().sum(dim=1, keepdim=True)
+    exact = probabilities.double()
+    reached = exact @ up_to(exact.shape[1], exact.device).T.double() >= 0.5 * exact.sum(dim=1, keepdim=True)
     return reached.to(torch.int64).argmax(dim=1)
+
+
+def up_to(classes: int, device: torch.device) -> Bool[Tensor, "K K"]:
+    """Say which classes are at or below each: their sums are products, which a GPU gives the same every time."""
+    places = torch.arange(classes, device=device)
+    return places[None, :] <= places[:, None]

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from vitrail.checkpoint.load import load, open_checkpoint
 from vitrail.config import ModelConfig, Preprocessing
-from vitrail.config.distill import Distillation, SoftDistillation
 from vitrail.config.model import ViTConfig
+from vitrail.config.objective import Distillation, SoftDistillation
 from vitrail.config.recipe import Training
 from vitrail.data.source import Batch
 from vitrail.data.transforms.finish import scale, unscale

@@ -192,7 +192,8 @@ def _columns(path: Path, header: list[str], *, unlabeled: bool) -> tuple[int, in
     """Find the columns of the path, the label and the split in a header."""
     place = _column(path, header, "path", PATHS, "Rename a column.")
     has_label = not unlabeled or {*header} & {*LABELS}
-    label = _column(path, header, "label", LABELS, f"Rename a column; {WITHOUT_LABELS}") if has_label else None
+    cure = f"Rename a column; several labels are task=multilabel, numbers task=regression; {WITHOUT_LABELS}"
+    label = _column(path, header, "label", LABELS, cure) if has_label else None
     return place, label, _column(path, header, SPLIT, (SPLIT,), "") if SPLIT in header else None
 
 
