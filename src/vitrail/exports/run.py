@@ -10,6 +10,7 @@ from typing import Any, Unpack
 from vitrail.checkpoint.load import of_run
 from vitrail.config.export import EXTRA, OPTIONS, SUFFIX, read_export
 from vitrail.errors import CheckpointError, ConfigError
+from vitrail.exports.graph_outputs import names_of
 from vitrail.exports.int8 import LOSS, Calibrating, Quantized, calibration_source
 from vitrail.exports.layers import evened
 from vitrail.exports.openvino import note_openvino, write_openvino
@@ -19,6 +20,7 @@ from vitrail.exports.units import check_one_class, in_units, unit_of
 from vitrail.exports.verify import Verified, verify
 from vitrail.files import check_writable, home_path, staged
 from vitrail.models import Model
+from vitrail.runtime.dense import dense_task
 from vitrail.runtime.engines import EngineModel, is_exported, need, notes_of, run_file
 from vitrail.runtime.machine import keep_memory
 from vitrail.runtime.reporter import SILENT, Reporter, harmless
@@ -119,6 +121,11 @@ def export(
     opened = open_model(model, image_size, None if isinstance(model, Model) else "cpu", options).plain
     if next(opened.parameters()).device.type != "cpu":
         raise ConfigError("the model is exported from the CPU. Move it first: model.cpu().")
+    if (task := dense_task(opened)) is not None and (target in ("html", "executorch") or precision == "int8"):
+        what = f"to={target}" if target in ("html", "executorch") else "precision=int8"
+        raise ConfigError(
+            f"{what} is of classifiers; the model was trained to {task}. Take onnx, openvino or torch, in float32."
+        )
     if target == "html" or precision == "int8":
         check_one_class(opened, "a page is" if target == "html" else "int8 is held to the accuracy")
     opened, unit = in_units(opened), unit_of(opened)
@@ -128,7 +135,7 @@ def export(
         what = "a model without a classifier: its loss cannot be measured" if not with_preprocessing else "pixels"
         raise ConfigError(f"int8 is not written of {what}. Take precision=float32.")
     sizes = sizes_of(opened.config, fixed=fixed_size, planned=target == "executorch")
-    outputs = ("logits", "features") if opened.config.classes else ("features",)
+    outputs = names_of(opened)
     plan = _Plan(opened.eval(), target, precision, sizes, outputs, with_preprocessing, report, unit)
     calibrating = None
     if precision == "int8":

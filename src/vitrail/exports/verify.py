@@ -9,6 +9,7 @@ from torch import Tensor
 from vitrail.config.preprocessing import Preprocessing
 from vitrail.data.transforms.finish import scale
 from vitrail.errors import CheckpointError
+from vitrail.exports.graph_outputs import outputs_of
 from vitrail.models import Model, eval_mode
 from vitrail.runtime.engines import EngineModel
 
@@ -41,9 +42,9 @@ def verify(
     for size in sizes:
         images = _images(model.card.preprocessing, model.config.channels, size)
         with eval_mode(model), torch.inference_mode():
-            wanted = [output for output in model.outputs(images) if output is not None]
+            wanted = outputs_of(model, images)
         for batch in BATCHES:
-            found = [output for output in engine.outputs(images[:batch]) if output is not None]
+            found = engine.given(images[:batch])
             for ours, theirs in zip(wanted, found, strict=True):
                 if theirs.shape != ours[:batch].shape or not theirs.isfinite().all():
                     raise CheckpointError(
