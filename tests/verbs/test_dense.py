@@ -228,6 +228,13 @@ def test_a_server_segments_and_detects() -> None:
         assert [each["task"] for each in client.get("/v1/models").json()["data"]] == ["segment", "detect"]
 
 
+def test_a_file_says_what_its_model_was_trained_to(tmp_path: Path) -> None:
+    vitrail.save(model_of("detect"), tmp_path / "run")
+    said = str(vitrail.describe(tmp_path / "run"))
+    assert "5 queries to detect 6 classes" in said
+    assert "circle, square, triangle, star, cross, ring" in said
+
+
 def test_what_such_models_are_not_asked_is_refused(tmp_path: Path) -> None:
     model = model_of("segment")
     with pytest.raises(ConfigError, match="trained to segment, and takes no token_merging"):
