@@ -257,13 +257,16 @@ def unet(root: Path, out: Path, seed: int, minutes: float) -> None:
 def picture(path: Path, pairs: Sequence[str], each: int = 3, side: int = 220) -> None:
     """Draw predictions beside the truth, a row for each run: for a few test images, spread over all."""
     import numpy as np
+    import torch
 
     import vitrail
     from vitrail.data.annotated.check import draw_annotation
     from vitrail.data.annotated.open import open_annotated
     from vitrail.data.check import letterboxed
     from vitrail.data.decode import OpenImage, encode
-    from vitrail.runtime.dense import dense_task
+    from vitrail.data.mask_files import lay_over
+    from vitrail.evaluation.dense_page import draw_found, enlarged
+    from vitrail.runtime.dense import DenseAnswer, dense_task
 
     rows = []
     for pair in pairs:
@@ -276,9 +279,14 @@ def picture(path: Path, pairs: Sequence[str], each: int = 3, side: int = 220) ->
         for sample in np.linspace(0, len(source) - 1, each + 2).astype(int)[1:-1].tolist():
             found = source.read(sample)
             pixels = OpenImage(found).picture() if isinstance(found, bytes) else found
-            truth = draw_annotation(pixels, source.annotation(sample), source.class_names)
-            said = vitrail.predict(model, [pixels], workers=0)[0]
-            cells += [letterboxed(said.overlay(), side), letterboxed(truth, side)]  # pyright: ignore
+            said: Any = vitrail.predict(model, [pixels], workers=0)[0]
+            mask = None if said.mask is None else torch.from_numpy(said.mask)
+            larger, known, answer = enlarged(pixels, source.annotation(sample), DenseAnswer(mask, said.found))
+            drawn = lay_over(larger, answer.mask.numpy()) if answer.mask is not None else None
+            if answer.found is not None:
+                drawn = draw_found(larger, answer.found, source.class_names)
+            truth = draw_annotation(larger, known, source.class_names)
+            cells += [letterboxed(drawn, side), letterboxed(truth, side)]
         rows.append(np.concatenate(cells, axis=1))
     path.write_bytes(encode(np.concatenate(rows, axis=0), "JPEG", 88))
 

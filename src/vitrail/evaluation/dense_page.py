@@ -10,12 +10,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from vitrail.data.annotation import Annotation
 from vitrail.data.decode import Pixels, encode
 from vitrail.data.mask_files import draw_boxes, palette
 from vitrail.data.transforms.resize import resize, to_tensor
 from vitrail.evaluation.dense import SURE, WORDS
 from vitrail.ops.average_precision import FoundBoxes
+from vitrail.runtime.dense import DenseAnswer
 
+LEAST = 256  # pixels of the shorter side of what is drawn over
 WIDE = 420  # pixels of a picture's longer side
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; }
@@ -50,6 +53,21 @@ def draw_found(pixels: Pixels, found: FoundBoxes, names: Sequence[str], least: f
     rows = zip(found.classes[sure], found.scores[sure], strict=True)
     texts = [f"{names[number]} {score:.2f}" for number, score in rows]
     return draw_boxes(pixels, found.boxes[sure], found.classes[sure], texts)
+
+
+def enlarged(pixels: Pixels, known: Annotation, answer: DenseAnswer) -> tuple[Pixels, Annotation, DenseAnswer]:
+    """Give a small image larger, with all that is drawn over it, so that lines and names do not cover it."""
+    times = -(-LEAST // min(pixels.shape[:2]))
+    if times <= 1:
+        return pixels, known, answer
+    pixels = pixels.repeat(times, axis=0).repeat(times, axis=1)
+    truth = None if known.mask is None else known.mask.repeat(times, axis=0).repeat(times, axis=1)
+    known = known._replace(mask=truth, boxes=known.boxes * times)
+    if answer.mask is not None:
+        larger = answer.mask.repeat_interleave(times, 0).repeat_interleave(times, 1)
+        return pixels, known, answer._replace(mask=larger)
+    assert answer.found is not None
+    return pixels, known, answer._replace(found=answer.found._replace(boxes=answer.found.boxes * times))
 
 
 def page_of(title: str, document: Mapping[str, Any], shown: Sequence[Shown]) -> bytes:

@@ -24,7 +24,7 @@ from vitrail.evaluation.dense import (
     measure,
     text_of,
 )
-from vitrail.evaluation.dense_page import Shown, draw_found, page_of
+from vitrail.evaluation.dense_page import Shown, draw_found, enlarged, page_of
 from vitrail.evaluation.results import Result, document_of, write_document
 from vitrail.files import check_replaceable, home_path, write_bytes, writing
 from vitrail.inspection.report import title_of
@@ -187,6 +187,7 @@ def _shown(model: Model, source: Source, found: DenseMeasured, how: InferenceOpt
             sample = chosen[place]
             data = source.read(sample)
             pixels = OpenImage(data).picture() if isinstance(data, bytes) else data
+            pixels, known, answer = enlarged(pixels, known, answer)
             if answer.mask is not None:
                 drawn = lay_over(pixels, answer.mask.cpu().numpy())
             else:
