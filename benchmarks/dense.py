@@ -286,7 +286,10 @@ def picture(path: Path, pairs: Sequence[str], each: int = 3, side: int = 220) ->
             if answer.found is not None:
                 drawn = draw_found(larger, answer.found, source.class_names)
             truth = draw_annotation(larger, known, source.class_names)
-            cells += [letterboxed(drawn, side), letterboxed(truth, side)]
+            cells += [
+                np.pad(letterboxed(each, side), ((3, 3), (2, 2), (0, 0)), constant_values=255)
+                for each in (drawn, truth)
+            ]
         rows.append(np.concatenate(cells, axis=1))
     path.write_bytes(encode(np.concatenate(rows, axis=0), "JPEG", 88))
 

@@ -25,7 +25,8 @@ from vitrail.evaluation.answers import check_classifier
 from vitrail.models.dense import DenseViT
 from vitrail.ops.average_precision import FoundBoxes
 from vitrail.ops.dense import class_scores
-from vitrail.runtime.windows import windows, without_doubles
+from vitrail.runtime.dense import without_doubles
+from vitrail.runtime.windows import windows
 from vitrail.serve.app import create_app
 from vitrail.verbs.dense import DenseEvaluation
 from vitrail.verbs.dense_predict import DensePredictions
@@ -173,7 +174,7 @@ def test_windows_overlap_and_two_boxes_of_one_object_become_one() -> None:
     assert [*windows((16, 16), (16, 16))] == [(0, 0)]
     boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 9], [1, 1, 5, 5], [0, 0, 10, 10], [20, 20, 30, 30]], dtype=float)
     found = FoundBoxes(boxes, np.array([0, 0, 0, 1, 0]), np.array([0.9, 0.95, 0.5, 0.4, 0.3]))
-    assert without_doubles(found).tolist() == [1, 3, 4]
+    assert without_doubles(found, same=0.5, inside=0.8).tolist() == [1, 3, 4]
 
 
 @pytest.mark.parametrize("task", ["segment", "detect"])

@@ -16,11 +16,12 @@ from vitrail.config.dense import DenseTask
 from vitrail.data.annotation import VOID, Annotation
 from vitrail.models import Model, eval_mode
 from vitrail.models.dense_heads import Prediction
-from vitrail.ops.average_precision import FoundBoxes, Precisions, TrueBoxes, average_precision
+from vitrail.ops.average_precision import FoundBoxes, Precisions, TrueBoxes, average_precision, box_overlaps
 from vitrail.ops.dense import class_scores
 from vitrail.ops.pixel_metrics import PixelCounts, count_pixels
 
 MOST_BOXES = 100  # of an image, the surest ones: as many as COCO counts
+SAME = 0.65  # overlap from which on two boxes of a class are one object; queries seldom say one twice
 FAINT = 0.001  # score under which nothing is found
 Size = tuple[int, int]  # rows, cols of pixels
 Autocast = Callable[[], AbstractContextManager[object]]
@@ -62,7 +63,28 @@ def boxes_of(shares: Float[Tensor, "Q K"], boxes: Float[Tensor, "Q 4"], size: Si
     place = order[kept]
     sides = torch.tensor([size[1], size[0], size[1], size[0]], dtype=torch.float64)
     where = boxes[place // shares.shape[1]].double().clamp(0, 1) * sides
-    return FoundBoxes(where.numpy(), (place % shares.shape[1]).numpy(), scores[kept].double().numpy())
+    found = FoundBoxes(where.numpy(), (place % shares.shape[1]).numpy(), scores[kept].double().numpy())
+    single = without_doubles(found, same=SAME)
+    return FoundBoxes(found.boxes[single], found.classes[single], found.scores[single])
+
+
+def without_doubles(found: FoundBoxes, *, same: float, inside: float = 2.0) -> NDArray[np.int64]:
+    """Give the numbers of boxes, the surest first, without those that a surer one of their class covers.
+
+    `same` is the intersection over union, `inside` that over the smaller box, from which on two boxes are one object.
+    """
+    kept: list[int] = []
+    areas = (found.boxes[:, 2:] - found.boxes[:, :2]).prod(axis=1)
+    for place in np.argsort(-found.scores, kind="stable").tolist():
+        rivals = [other for other in kept if found.classes[other] == found.classes[place]]
+        if rivals:
+            mine, theirs = found.boxes[place : place + 1], found.boxes[rivals]
+            shared = box_overlaps(mine, theirs, np.zeros(len(rivals), dtype=np.bool_))[0]
+            both = shared / (1 + shared) * (areas[place] + areas[rivals])
+            if (shared >= same).any() or (both >= inside * np.minimum(areas[place], areas[rivals])).any():
+                continue
+        kept.append(place)
+    return np.array(kept, dtype=np.int64)
 
 
 def answer_images(

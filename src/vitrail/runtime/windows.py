@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from jaxtyping import Float, Num
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -14,9 +13,9 @@ from vitrail.data.transforms.finish import scale
 from vitrail.data.transforms.resize import resize, to_tensor
 from vitrail.models import Model
 from vitrail.models.dense_heads import Prediction
-from vitrail.ops.average_precision import FoundBoxes, box_overlaps
+from vitrail.ops.average_precision import FoundBoxes
 from vitrail.ops.dense import class_scores
-from vitrail.runtime.dense import MOST_BOXES, DenseAnswer, Size, boxes_of, dense_task
+from vitrail.runtime.dense import MOST_BOXES, DenseAnswer, Size, boxes_of, dense_task, without_doubles
 
 OVERLAP = 1 / 3  # of neighbouring windows, at least, as a share of a window's side
 SAME, INSIDE = 0.5, 0.8  # intersection over union, and over the smaller box, from which on two boxes are one object
@@ -94,22 +93,6 @@ def _joined_boxes(rows: list[Prediction], places: list[Size], side: Size, whole:
         moved = part.boxes + np.array([left, top, left, top])
         found.append(FoundBoxes(moved[~cut], part.classes[~cut], part.scores[~cut]))
     every = FoundBoxes(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
-    kept = without_doubles(every)[:MOST_BOXES]
+    kept = without_doubles(every, same=SAME, inside=INSIDE)[:MOST_BOXES]
     shrink = np.array([size[1] / whole[1], size[0] / whole[0]] * 2)
     return FoundBoxes(every.boxes[kept] * shrink, every.classes[kept], every.scores[kept])
-
-
-def without_doubles(found: FoundBoxes) -> NDArray[np.int64]:
-    """Give the numbers of boxes, the surest first, without those that a surer one of their class covers."""
-    kept: list[int] = []
-    areas = (found.boxes[:, 2:] - found.boxes[:, :2]).prod(axis=1)
-    for place in np.argsort(-found.scores, kind="stable").tolist():
-        rivals = [other for other in kept if found.classes[other] == found.classes[place]]
-        if rivals:
-            mine, theirs = found.boxes[place : place + 1], found.boxes[rivals]
-            shared = box_overlaps(mine, theirs, np.zeros(len(rivals), dtype=np.bool_))[0]
-            both = shared / (1 + shared) * (areas[place] + areas[rivals])
-            if (shared >= SAME).any() or (both >= INSIDE * np.minimum(areas[place], areas[rivals])).any():
-                continue
-        kept.append(place)
-    return np.array(kept, dtype=np.int64)
