@@ -22,7 +22,12 @@ def names_of(model: Model) -> tuple[str, ...]:
 
 
 def outputs_of(model: Model, images: Tensor) -> tuple[Tensor, ...]:
-    """Give the outputs, in float32.
+    """Give the outputs, in float32."""
+    return tuple(output.float() for output in whole_outputs(model, images))
+
+
+def whole_outputs(model: Model, images: Tensor) -> tuple[Tensor, ...]:
+    """Give the outputs, as precise as the model computes them.
 
     Scores of pixels are B K H W, as large as the images; scores of objects are B Q K, the probability of every class,
     and boxes B Q 4: left, top, right and bottom in shares of the sides.
@@ -34,8 +39,8 @@ def outputs_of(model: Model, images: Tensor) -> tuple[Tensor, ...]:
             found = (F.interpolate(class_scores(said.classes, said.masks), size=size, mode="bilinear"),)
         case "detect":
             said = Prediction(*model(images))
-            found = (torch.softmax(said.classes.float(), dim=2)[:, :, :-1], said.boxes)
+            found = (torch.softmax(said.classes, dim=2)[:, :, :-1], said.boxes)
         case _:
             features, logits = model.outputs(images)
             found = tuple(output for output in (logits, features) if output is not None)
-    return tuple(output.float() for output in found)
+    return found

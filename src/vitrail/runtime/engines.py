@@ -12,7 +12,7 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ EXPORTED = (".onnx", ".xml", ".pt2", ".pte")
 NOTES = "vitrail"  # under which a file says what it is
 FORMAT = "vitrail export 1"
 PACKED_NOTES = "extra/vitrail.json"  # in a file of torch, which is a zip archive
+Opened = TypeVar("Opened")
 Run = Callable[[Tensor], list[Tensor]]  # from images to logits and features, or features alone
 
 
@@ -146,7 +147,7 @@ def check_size(sizes: Mapping[str, Any], size: tuple[int, int]) -> None:
 def open_engine(path: Path, image_size: tuple[int, int] | None = None) -> EngineModel:
     """Open an exported file in its own engine; one that cannot be run is refused with what to do."""
     digest = digest_of_file(path)
-    run, notes = _open(path)
+    run, notes = _open(path, ENGINES[path.suffix.lower()])
     config, card, said = read_notes(path, notes)
     if image_size is not None:
         check_size(said["sizes"], image_size)
@@ -154,14 +155,20 @@ def open_engine(path: Path, image_size: tuple[int, int] | None = None) -> Engine
     return EngineModel(run, config, card, said, digest)
 
 
+def about_file(path: Path) -> tuple[ModelConfig, Card, dict[str, Any]]:
+    """Give what a file says of itself; the machine code of one that AOTInductor compiled is not run for it."""
+    reader = _read_packed if path.suffix.lower() == ".pt2" else ENGINES[path.suffix.lower()]
+    return read_notes(path, _open(path, reader)[1])
+
+
 def run_file(path: Path) -> Run:
     """Open a file in its own engine, whatever it says of itself."""
-    return _open(path)[0]
+    return _open(path, ENGINES[path.suffix.lower()])[0]
 
 
-def _open(path: Path) -> tuple[Run, str | None]:
+def _open(path: Path, reader: Callable[[Path], Opened]) -> Opened:
     try:
-        return ENGINES[path.suffix.lower()](path)
+        return reader(path)
     except (VitrailError, MemoryError):
         raise
     except Exception as error:  # engines raise types of their own
@@ -253,9 +260,7 @@ def open_openvino(path: Path) -> tuple[Run, str | None]:
 
 def open_torch(path: Path) -> tuple[Run, str | None]:
     """Open a program of torch.export, or one that AOTInductor compiled: that is machine code, which is then run."""
-    with zipfile.ZipFile(path) as packed:
-        names = packed.namelist()
-        notes = next((packed.read(name).decode() for name in names if name.endswith(PACKED_NOTES)), None)
+    names, notes = _read_packed(path)
     if any("/data/aotinductor/" in name for name in names):
         program: Any = torch._inductor.aoti_load_package(os.fspath(path))  # pyright: ignore[reportPrivateUsage]
     else:
@@ -266,6 +271,15 @@ def open_torch(path: Path) -> tuple[Run, str | None]:
             return list(program(images))
 
     return run, notes
+
+
+def _read_packed(path: Path) -> tuple[list[str], str | None]:
+    """Give the names of what a file of torch holds, and what it says of itself; refuse one that is damaged."""
+    with zipfile.ZipFile(path) as packed:
+        names = packed.namelist()
+        if not any(name.endswith("/archive_format") for name in names) or packed.testzip() is not None:
+            raise CheckpointError(f"{path} is damaged, or no program of torch.export. Copy or export it again.")
+        return names, next((packed.read(name).decode() for name in names if name.endswith(PACKED_NOTES)), None)
 
 
 def open_executorch(path: Path) -> tuple[Run, str | None]:

@@ -17,6 +17,7 @@ from vitrail.errors import ConfigError, shortened
 from vitrail.inspection.page import TEMPLATE, fill_template
 from vitrail.models import Model, ViT
 from vitrail.runtime.dense import dense_task
+from vitrail.runtime.engines import EngineModel
 from vitrail.serve.answers import as_json, encoded, light, map_of, said_of
 from vitrail.serve.dense import add_dense
 from vitrail.serve.desk import Desk
@@ -142,7 +143,9 @@ def _add_answers(app: FastAPI, desk: Desk) -> None:
         """
         served = desk.find(model)
         if not isinstance(served.model, ViT):
-            raise RequestError(400, "no_attention", f"{served.name} is a ResNet, which has no attention.")
+            exported = isinstance(served.model, EngineModel)
+            what = "an exported file, which gives logits and features alone" if exported else "a ResNet, which has none"
+            raise RequestError(400, "no_attention", f"{served.name} shows no attention: it is {what}.")
         if (task := dense_task(served.model)) is not None:
             reason = f"{served.name} has queries, whose attention vitrail inspect shows. Use /v1/{task}."
             raise RequestError(400, "no_attention", reason)

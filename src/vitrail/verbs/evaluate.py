@@ -31,6 +31,7 @@ from vitrail.inspection.report import MOST_IMAGES, check_folder, title_of, write
 from vitrail.inspection.study import draw_images, drawn_count, look_at
 from vitrail.inspection.views import spread
 from vitrail.models import Model
+from vitrail.runtime.engines import EngineModel
 from vitrail.runtime.inference import InferenceOptions, choose_model, computed_in
 from vitrail.runtime.reporter import Reporter, harmless
 from vitrail.train.task import kept_back, was_trained_on, without_held_out
@@ -173,6 +174,8 @@ def evaluate(
         ways = [options, hints_of(options)]  # what is said of the images is said of the first model alone
         pairs = zip(models, ways, strict=False)
         opened = [_open(each, source, labels, mapping, image_size, way, how) for each, way in pairs]
+        if page is not None and isinstance(opened[0].model, EngineModel):
+            raise ConfigError("page shows where the model looked; an exported file does not. Leave page out.")
         changed = change_passes(opened[0].model, passing, precision=how.precision, images=len(source))
         opened[0] = opened[0]._replace(model=changed)
         if is_measured(options):

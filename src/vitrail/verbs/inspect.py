@@ -25,6 +25,7 @@ from vitrail.inspection.report import MOST_IMAGES, Report, check_folder, title_o
 from vitrail.inspection.study import draw_images, drawn_count, look_at
 from vitrail.inspection.views import choose_images
 from vitrail.models import Model
+from vitrail.runtime.engines import EngineModel
 from vitrail.runtime.reporter import SILENT, Reporter
 from vitrail.verbs.dense import refuse_for_dense, task_of
 from vitrail.verbs.dense_inspect import inspect_queries
@@ -99,6 +100,8 @@ def inspect(
     with report.working(f"loading {' and '.join(titles)}"):
         opened = open_model(model, image_size, device, hints).plain
         other = None if against is None else open_model(against, image_size, device, hints_of(hints)).plain
+    if any(isinstance(each, EngineModel) for each in (opened, other)):
+        raise ConfigError("an exported file gives logits and features alone. Look inside the checkpoint it came from.")
     chosen, mistakes = ([], []) if source is None else choose_images(opened, source, count, search, report)
     if source is None:
         random = []
