@@ -17,19 +17,19 @@ LIBRARIES = {
     "vit_jax": "vision_transformer",
 }
 ENGLISH = {
-    "logits": "logits of the authors' `.npz`, off by",
-    "positions": "its positions at 384 pixels, off by",
+    "logits": "logits of an `.npz` as the authors', off by",
+    "positions": "its positions resampled to 384 pixels, off by",
     "lines": "lines of code for an image",
     "forward": "ViT-B/16, images a second",
     "loading": "ViT-B/16, to load",
     "closed": "{}, converted",
 }
 KOREAN = {
-    "logits": "저자들의 `.npz`, 로짓의 차이",
-    "positions": "384 픽셀용 위치의 차이",
-    "lines": "이미지 한 장에 쓰이는 코드 줄 수",
+    "logits": "저자들 형식의 `.npz`, 로짓의 차이",
+    "positions": "384 픽셀에 맞추어 보간한 위치의 차이",
+    "lines": "이미지 한 장에 실행되는 코드 줄 수",
     "forward": "ViT-B/16, 초당 이미지 수",
-    "loading": "ViT-B/16, 여는 데",
+    "loading": "ViT-B/16, 여는 데 드는 시간과 메모리",
     "closed": "변환 후 {}",
 }
 MISSING = ""  # not measured

@@ -5,7 +5,9 @@ import re
 import runpy
 import shlex
 from collections.abc import Iterator
+from dataclasses import fields
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,17 @@ import typer
 import typer.main
 
 import vitrail
-from vitrail.cli.app import make_app
+from vitrail.cli.app import SETTABLE, in_our_words, make_app
+from vitrail.config import FILE_FIELDS, ViTConfig
+from vitrail.config.fields import read_settings
+from vitrail.config.recipe import Training
+from vitrail.config.recipes import RECIPES
+from vitrail.config.words import MODEL
+from vitrail.errors import ConfigError
 
 UsageError: Any = typer.BadParameter.__mro__[1]
 ROOT = Path(__file__).parents[1]
+OF_MODELS = {*MODEL, *FILE_FIELDS, *(field.name for field in fields(ViTConfig))}
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LOG.md", "deploy/README.md")),
     ROOT / "src/vitrail/box/vitrail-ti8/CARD.md",
@@ -96,11 +105,25 @@ def refused(line: str) -> str | None:
         return f"{line}: no such command"
     if not words or "--help" in words:
         return None
+    words = in_our_words(command, words)
     try:
         command.make_context(name, words)
+        if name in SETTABLE:
+            check_settings(words)
     except UsageError as error:
         return None if type(error).__name__ == "MissingParameter" else f"{line}: {error}"
+    except ConfigError as error:
+        return f"{line}: {error}"
     return None
+
+
+def check_settings(words: list[str]) -> None:
+    """Every setting is a field of a training, or of a model."""
+    pairs = [text.partition("=") for flag, text in pairwise(words) if flag == "--set"]
+    ours = {field: text for field, _, text in pairs if not field.startswith("model.") and field not in OF_MODELS}
+    if "--task" in words:
+        ours["task"] = words[words.index("--task") + 1]
+    read_settings(Training, vars(RECIPES["small"].training), [f"{field}={text}" for field, text in ours.items()])
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "LOG.md"], ids=name_of)
