@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from vitrail.config import Card, ModelConfig, Provenance, ViTConfig, encode, name_of
+from vitrail.config.dense import QueryHead
 from vitrail.config.name_tables import NamesTable
 from vitrail.errors import harmless
 
@@ -174,7 +175,11 @@ class Description:
             yield "shape", f"units {units}, width {config.width}, {config.channels} channels"
             yield "numerics", f"epsilon {config.epsilon:g}, of the filters {config.filter_epsilon:g}"
         how = "" if config.cosine_scale is None else f" by cosines, times {config.cosine_scale:g}"
-        yield "head", f"{before}{config.classes:,} classes{how}" if config.classes else f"{before}no classifier"
+        classes = f"{before}{config.classes:,} classes{how}" if config.classes else f"{before}no classifier"
+        if (dense := getattr(config, "head", None)) is not None:
+            what = f"{dense.queries} queries" if isinstance(dense, QueryHead) else "a linear layer of patches"
+            classes = f"{what} to {dense.task} {classes}"
+        yield "head", classes
         if self.tensors:
             yield "parameters", f"{self.parameters:,} in {len(self.tensors):,} tensors"
         if card.class_names:

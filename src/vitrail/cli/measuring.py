@@ -17,6 +17,7 @@ from vitrail.cli.options import (
     Said,
     Side,
     Split,
+    Windows,
     argument,
     measuring,
     option,
@@ -76,6 +77,7 @@ def evaluate(
     worst: Worst = 10,
     token_merging: Merging = None,
     keep_aspect_ratio: Aspect = False,
+    windows: Windows = False,
     image_size: Side = None,
     out: Out = None,
     page: Page = None,
@@ -87,13 +89,16 @@ def evaluate(
     Every image counts once. Data without a test or val split: the images that the run kept back from training are
     taken; `--split` takes them all. `--out` writes evaluation.json and predictions.csv; `--report` also writes the page
     of `vitrail inspect` for the most confident mistakes. Outputs are cached, so that the same again takes seconds.
+    A model that segments or detects is measured on masks or boxes: mean IoU, or COCO's AP; `--windows` looks at large
+    images window by window, and `--report` shows the worst ones beside the truth.
     `--preprocessing measure` tries the usual ways on labeled images and takes the best: its accuracy is optimistic.
     """
-    answer("evaluate", locals())
+    found = answer("evaluate", locals())
     if as_json or not is_main():
         return
     if out is not None:
-        say(f"evaluation.json and predictions.csv are in {out}")
+        rows = "predictions.json" if "task" in found.document() else "predictions.csv"
+        say(f"evaluation.json and {rows} are in {out}")
     if page is not None:
         say(f"page: {Path(page) / 'report.html'}")
 

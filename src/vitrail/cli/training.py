@@ -47,7 +47,10 @@ Objective = Annotated[
 Task = Annotated[
     str | None,
     option(
-        "What is asked of each image: classify, multilabel, regression, ordinal.", metavar="WORD", default="classify"
+        "What is asked of each image: classify, multilabel, regression, ordinal; or segment (classes of pixels), "
+        "detect (boxes).",
+        metavar="WORD",
+        default="classify",
     ),
 ]
 Probe = Annotated[

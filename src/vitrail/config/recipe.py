@@ -18,6 +18,7 @@ from vitrail.config.check import (
     whole,
     word_or_numbers,
 )
+from vitrail.config.dense import DenseTask
 from vitrail.config.objective import Adapt, Distillation, Full, Labels, LoRA, Objective, word_of
 from vitrail.config.task import Classify, Detect, ImageTask, Segment, check_task, task_word
 from vitrail.errors import ConfigError
@@ -41,6 +42,7 @@ MOST_STEPS = 10**12
 LABELS = Labels()
 ONE_CLASS = Classify()
 ALL = Full()
+OF_IMAGES = ("mixup", "cutmix", "randaugment", "random_erasing")  # what masks and boxes cannot follow
 LEAST_LAYER_DECAY = 0.5  # under which lower layers hardly learn
 
 
@@ -201,8 +203,7 @@ class Training(Checked, word="training"):
         self._check_objective()
         self._check_distill()
         object.__setattr__(self, "loss", check_task(self.task, vars(self)))
-        if isinstance(self.task, Segment | Detect):
-            raise ConfigError("segment and detect are tasks that are not trained yet. Set task=classify.")
+        self._check_dense()
         if isinstance(self.adapt, LoRA) and self.parallel == "fsdp":
             raise ConfigError("adapt=lora leaves little to share out. Set parallel=ddp.")
 
@@ -235,6 +236,29 @@ class Training(Checked, word="training"):
         if said := [name for name, value in usual.items() if getattr(self, name) != value]:
             cure = " and ".join(f"{name}={'none' if usual[name] is None else usual[name]}" for name in said)
             raise ConfigError(f"only labels have {' and '.join(said)}, and the objective learns without. Set {cure}.")
+
+    @property
+    def dense_task(self) -> DenseTask | None:
+        """What is learned of pixels or objects; None where it is of images."""
+        return "segment" if isinstance(self.task, Segment) else "detect" if isinstance(self.task, Detect) else None
+
+    def _check_dense(self) -> None:
+        if self.dense_task is None:
+            return
+        moving = [name for name in OF_IMAGES if getattr(self.augmentation, name)]
+        if moving:
+            off = " and ".join(f"{name}={'none' if name == 'randaugment' else 0}" for name in moving)
+            raise ConfigError(
+                f"task={self.dense_task} moves masks and boxes with their images, by crops and flips alone; "
+                f"got {' and '.join(moving)}. Set {off}."
+            )
+        usual = {"margin": None, "held_out": 0.0, "label_smoothing": 0.0, "loss": "softmax", "head_bias": 0.0}
+        usual |= {"class_weights": None, "sampling": "shuffled", "logit_adjustment": 0.0, "focal": 0.0}
+        if said := [name for name, value in usual.items() if getattr(self, name) != value]:
+            cure = " and ".join(f"{name}={'none' if usual[name] is None else usual[name]}" for name in said)
+            raise ConfigError(
+                f"{' and '.join(said)}: of images with one class each, and task={self.dense_task} has none. Set {cure}."
+            )
 
     def _check_distill(self) -> None:
         if self.distill is None:

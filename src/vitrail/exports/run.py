@@ -11,9 +11,9 @@ from typing import Any, Unpack
 import torch
 
 from vitrail.checkpoint.load import of_run
-from vitrail.config import ViTConfig
 from vitrail.config.export import EXTRA, OPTIONS, SUFFIX, read_export
 from vitrail.errors import CheckpointError, ConfigError
+from vitrail.exports.graph_outputs import names_of
 from vitrail.exports.int8 import LOSS, Calibrating, Quantized, calibration_source
 from vitrail.exports.layers import evened
 from vitrail.exports.openvino import note_openvino, write_openvino
@@ -24,6 +24,7 @@ from vitrail.exports.verify import Verified, verify
 from vitrail.files import check_writable, home_path, staged
 from vitrail.inspection.views import check_weights
 from vitrail.models import Model
+from vitrail.runtime.dense import dense_task
 from vitrail.runtime.engines import EngineModel, is_exported, need, notes_of, run_file
 from vitrail.runtime.machine import keep_memory
 from vitrail.runtime.reporter import SILENT, Reporter, harmless
@@ -125,6 +126,11 @@ def export(
     _check_path(path, target, overwrite=overwrite)
     keep_memory()
     opened = _prepared(open_model(model, image_size, None if isinstance(model, Model) else "cpu", options).plain)
+    if (task := dense_task(opened)) is not None and (target in ("html", "executorch") or precision == "int8"):
+        what = f"to={target}" if target in ("html", "executorch") else "precision=int8"
+        raise ConfigError(
+            f"{what} is of classifiers; the model was trained to {task}. Take onnx, openvino or torch, in float32."
+        )
     if with_preprocessing or target == "html":
         _check_pixels(opened, "the input with preprocessing inside" if target != "html" else "what a page reads")
     if target == "html" or precision == "int8":
@@ -136,7 +142,7 @@ def export(
         what = "a model without a classifier: its loss cannot be measured" if not with_preprocessing else "pixels"
         raise ConfigError(f"int8 is not written of {what}. Take precision=float32.")
     sizes = sizes_of(opened.config, fixed=fixed_size, planned=target == "executorch")
-    outputs = ("logits", "features") if opened.config.classes else ("features",)
+    outputs = names_of(opened)
     plan = _Plan(opened.eval(), target, precision, sizes, outputs, with_preprocessing, report, unit)
     calibrating = None
     if precision == "int8":
@@ -161,11 +167,6 @@ def _prepared(model: Model) -> Model:
     """Give a model to export, in float32; refuse one that no file can hold."""
     if next(model.parameters()).device.type != "cpu":
         raise ConfigError("the model is exported from the CPU. Move it first: model.cpu().")
-    if isinstance(model.config, ViTConfig) and (head := model.config.head) is not None:
-        raise ConfigError(
-            f"a file of export gives the class of an image; the model was trained to {head.task}. Take vitrail.predict "
-            "with its checkpoint."
-        )
     check_weights(model)
     same = all(parameter.dtype == torch.float32 for parameter in model.parameters())
     return model if same else copy.deepcopy(model).float()

@@ -10,6 +10,7 @@ from torch import Tensor
 from vitrail.config.preprocessing import Preprocessing
 from vitrail.data.transforms.finish import scale
 from vitrail.errors import CheckpointError
+from vitrail.exports.graph_outputs import outputs_of, whole_outputs
 from vitrail.models import Model, eval_mode
 from vitrail.runtime.engines import EngineModel
 
@@ -46,9 +47,9 @@ def verify(
     for size in sizes:
         images = _images(model.card.preprocessing, model.config.channels, size)
         with eval_mode(model), torch.inference_mode():
-            wanted = [output for output in model.outputs(images) if output is not None]
+            wanted = outputs_of(model, images)
         for batch in BATCHES:
-            found = [output for output in engine.outputs(images[:batch]) if output is not None]
+            found = engine.given(images[:batch])
             for ours, theirs in zip(wanted, found, strict=True):
                 images_of = f"for {batch} images of {size[0]}x{size[1]}"
                 if theirs.shape != ours[:batch].shape:
@@ -82,9 +83,8 @@ def _rounding(model: Model, sizes: Sequence[tuple[int, int]]) -> float:
     for size in sizes:
         images = _images(model.card.preprocessing, model.config.channels, size)
         with eval_mode(model), eval_mode(exact), torch.inference_mode():
-            for ours, theirs in zip(model.outputs(images), exact.outputs(images.double()), strict=True):
-                if ours is not None and theirs is not None:
-                    most = max(most, float((ours - theirs).abs().max()))
+            for ours, theirs in zip(whole_outputs(model, images), whole_outputs(exact, images.double()), strict=True):
+                most = max(most, float((ours - theirs).abs().max()))
     return most
 
 

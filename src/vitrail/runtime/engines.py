@@ -71,8 +71,10 @@ class EngineModel(Model):
         self.place = nn.Parameter(torch.zeros(0), requires_grad=False)  # says where the model is, and its precision
         self.register_buffer("digest", torch.tensor(list(digest), dtype=torch.uint8))
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits; of a model without a classifier, its representation."""
+    def forward(self, images: Tensor) -> Any:  # noqa: ANN401
+        """Logits; of a model without a classifier, its representation; of one of pixels or objects what it says."""
+        if (head := getattr(self.config, "head", None)) is not None:
+            return _said(self.given(images), head.task)
         features, logits = self.outputs(images)
         return features if logits is None else logits
 
@@ -82,6 +84,13 @@ class EngineModel(Model):
 
     def outputs(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
         """Representation and logits."""
+        if getattr(self.config, "head", None) is not None:
+            raise ConfigError("the file gives scores of pixels or objects, and no features. Take the checkpoint.")
+        found = self.given(images)
+        return (found[1], found[0]) if self.config.classes else (found[0], None)
+
+    def given(self, images: Tensor) -> list[Tensor]:
+        """What the graph gives, in its order."""
         check_images(images, self.config.channels, self.place, self.card.preprocessing)
         check_size(self.said["sizes"], (images.shape[2], images.shape[3]))
         if self.said["input"] == "pixels":  # of which the images were made: back to the same levels
@@ -93,18 +102,28 @@ class EngineModel(Model):
             levels = unscale(images, self.card.preprocessing).round().clamp(0, 255)
             images = levels.to(torch.uint8).permute(0, 2, 3, 1)
         try:
-            found = self.run(images.contiguous())
+            return self.run(images.contiguous())
         except Exception as error:  # engines raise types of their own
             shape = "x".join(map(str, images.shape))
             raise CheckpointError(
                 f"the exported file does not run on images {shape}: {reason_of(error)}. Export it again, "
                 "with fixed_size=True where it is their size."
             ) from error
-        return (found[1], found[0]) if self.config.classes else (found[0], None)
 
     def maps_after(self, images: Tensor, wanted: list[int]) -> dict[int, Tensor]:
         """Refuse: what is inside is not given."""
         raise ConfigError("an exported file gives logits and features alone. Look inside the checkpoint it came from.")
+
+
+def _said(found: list[Tensor], task: str) -> Any:  # noqa: ANN401
+    """Give scores of pixels, or scores and boxes of objects, as a head says them."""
+    from vitrail.models.dense_heads import Prediction  # few files need it
+
+    scores = found[0].clamp(min=1e-9)
+    if task == "segment":
+        return Prediction(scores.new_empty(len(scores), 0, 0), scores.log(), scores.new_empty(len(scores), 0, 4))
+    none = (1 - found[0].sum(dim=2, keepdim=True)).clamp(min=1e-9)
+    return Prediction(torch.cat([scores, none], dim=2).log(), scores.new_empty(len(scores), 0, 0, 0), found[1])
 
 
 def check_size(sizes: Mapping[str, Any], size: tuple[int, int]) -> None:

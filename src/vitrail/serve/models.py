@@ -30,6 +30,7 @@ from vitrail.inspection.views import sharper_size
 from vitrail.models import Model, ViT
 from vitrail.ops.metrics import bounded, first_classes, log_probabilities
 from vitrail.ops.task_metrics import answers_of
+from vitrail.runtime.dense import dense_task
 from vitrail.runtime.engines import EXPORTED
 from vitrail.runtime.inference import InferenceOptions, choose_model, computed_in
 from vitrail.runtime.machine import one_thread
@@ -70,6 +71,13 @@ class Served:
         """The names of the classes."""
         return self.model.card.class_names or [f"class {number}" for number in range(self.model.config.classes or 0)]
 
+    @property
+    def task(self) -> str:
+        """What it says of images, as a word."""
+        if (dense := dense_task(self.model)) is not None:
+            return dense
+        return "classify" if (outputs := self.model.card.outputs) is None else TASK_OF[type(outputs)]
+
     def open(self, data: bytes) -> OpenImage:
         """Read the header of an image; one that has too many pixels is refused before any is decoded."""
         return OpenImage(data, self.max_pixels)
@@ -95,10 +103,10 @@ class Served:
             "owned_by": "vitrail",
             "description": in_words(self.model),
             "classes": config.classes,
-            "task": "classify" if (outputs := self.model.card.outputs) is None else TASK_OF[type(outputs)],
+            "task": self.task,
             "image_size": list(config.image_size),
             "features": config.representation,
-            "attention": isinstance(self.model, ViT),
+            "attention": isinstance(self.model, ViT) and dense_task(self.model) is None,
             "version": self.version,
             "engine": self.engine,
             "precision": self.precision,
@@ -254,7 +262,7 @@ class Shelf:
         endless = MANY if next(model.parameters()).device.type == "cpu" else 0
         if model.config.channels not in (1, 3):
             raise CheckpointError(f"images have 1 or 3 channels; {name} reads {model.config.channels}.")
-        passes = choose_model(opened, endless, self._passes)
+        passes = opened if dense_task(model) else choose_model(opened, endless, self._passes)
         computed = computed_in(passes, self._passes)
         served = Served(
             name=name,

@@ -133,7 +133,9 @@ class ModelCard(BaseModel):
     owned_by: str
     description: str
     classes: int | None = Field(description="None: it has no classifier.")
-    task: str = Field(description="classify, multilabel, regression or ordinal: what the answers are.")
+    task: str = Field(
+        description="What it says of images: classify, multilabel, regression, ordinal, segment or detect."
+    )
     image_size: list[int] = Field(description="Height and width in pixels; images are resized to it.")
     features: int
     attention: bool

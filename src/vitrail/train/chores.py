@@ -14,7 +14,7 @@ from vitrail.config.recipe import MOST_STEPS
 from vitrail.errors import CheckpointError, DataError
 from vitrail.ops.task_metrics import CHOSEN_BY
 from vitrail.runtime.memory import peak_memory
-from vitrail.runtime.reporter import Reporter
+from vitrail.runtime.reporter import OF_DENSE, Reporter
 from vitrail.train.folder import PACE, Checkpoints, numeric_environment
 from vitrail.train.journal import Journal
 from vitrail.train.loop import Chore, Plan, Turn
@@ -130,7 +130,7 @@ class Evaluation(_Measuring):
         if best is None or better or (loss is not None and before is not None and loss < before):
             best = state.best = Best(state.step, value, loss)
         record = {"kind": "evaluation", "step": state.step, **metrics, "best_step": best.step}
-        record |= {} if state.model.card.outputs is None else {"by": by}
+        record |= {} if state.model.card.outputs is None and by not in OF_DENSE else {"by": by}
         self.note(record | {"best": best.value if larger else -best.value, "time": took})
 
 
@@ -139,6 +139,7 @@ def chosen_by(plan: Plan, state: State, metrics: Mapping[str, float]) -> tuple[s
     outputs = state.model.card.outputs
     usual = ("balanced_accuracy" if plan.config.corrections else "accuracy", True)
     by, larger = usual if outputs is None else CHOSEN_BY[type(outputs)]
+    by = next((name for name in OF_DENSE if name in metrics), by)
     return (by, larger) if by in metrics else ("loss", False)
 
 

@@ -9,12 +9,15 @@ import torch
 from torch import Tensor
 
 from vitrail.config.outputs import LabelOutputs
+from vitrail.data.annotated.feed import annotated_feed
 from vitrail.data.source import Batch, Source
 from vitrail.errors import DataError
 from vitrail.models import Model, eval_mode
+from vitrail.models.dense import DenseViT
 from vitrail.ops.losses import loss_of
 from vitrail.ops.metrics import ClassCounts, first_classes, ranks_of, within
 from vitrail.ops.task_metrics import choose_thresholds, measure
+from vitrail.runtime.dense import DenseTally, go_through
 from vitrail.runtime.inference import InferenceOptions, feed_of
 from vitrail.train.loop import Plan, pad_batch
 from vitrail.train.state import State
@@ -158,3 +161,33 @@ def count_classes(logits: Tensor, labels: Tensor) -> Tensor:
     labels, answers = labels[known], first_classes(logits[known], 1)[:, 0]
     parts = (labels, answers[answers >= 0], labels[labels == answers])
     return torch.cat([torch.bincount(part, minlength=classes) for part in parts]).double()
+
+
+def measure_dense(plan: Plan, model: DenseViT, source: Source, options: InferenceOptions) -> Mapping[str, float]:
+    """Measure a model on every image, whole, as the run computes it: mean IoU, or average precision."""
+    group, classes = options.group, model.config.classes or 0
+    pad = plan.micro_batch if plan.pad_to_micro_batch else 1
+    batch = plan.micro_batch if plan.pad_to_micro_batch else options.batch_size
+    feed = annotated_feed(
+        source,
+        model.config.image_size,
+        preprocessing=model.card.preprocessing,
+        channels=model.config.channels,
+        batch=batch * group.world_size,
+        workers=options.workers,
+        rank=group.rank,
+        ranks=group.world_size,
+        device=group.device,
+    )
+    feed.bad_image_limit = options.bad_image_limit
+    tally, left_out, images = DenseTally(classes), 0, 0
+    passes = go_through(
+        model, feed.epoch(0), forward=plan.forward, autocast=plan.autocast, pad=lambda part: pad_batch(part, pad)
+    )
+    for part, rows in passes:
+        left_out, images = left_out + len(part.skipped), images + len(rows)
+        for sample, known, answer in rows:
+            tally.add(sample, known, answer)
+    found = tally.join(group.all_gather(tally)).result(model.task).metrics()
+    counts = group.all_reduce_sum(torch.tensor([images, left_out], dtype=torch.float64, device=group.device)).tolist()
+    return {**found, "images": counts[0], "left_out": counts[1]}

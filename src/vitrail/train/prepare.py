@@ -18,23 +18,32 @@ from vitrail.config.outputs import LabelOutputs
 from vitrail.config.recipe import Training
 from vitrail.config.recipes import adjust, fit
 from vitrail.config.task import Classify
+from vitrail.data.annotated.feed import annotated_train_feed
 from vitrail.data.balanced import BalancedSource
 from vitrail.data.feed import Loader, train_feed
 from vitrail.data.source import Source
 from vitrail.errors import DataError
 from vitrail.models import Model, ViT
+from vitrail.models.dense import DenseViT
 from vitrail.ops.masking import make_palette
 from vitrail.runtime.class_token import ClassTokenForward
 from vitrail.runtime.inference import InferenceOptions
 from vitrail.runtime.machine import Group, fit_micro_batch, shard
 from vitrail.runtime.reporter import Reporter
 from vitrail.train.chores import Evaluate, Evaluation, Log, Probing, Save, Tempo
+from vitrail.train.dense import DensePrediction
 from vitrail.train.distilling import BothHeads, Distilling, open_teacher
 from vitrail.train.folder import Checkpoints
 from vitrail.train.gaps import count_classes
 from vitrail.train.journal import Journal
 from vitrail.train.loop import Chore, Plan
-from vitrail.train.measuring import measure_accuracy, measure_objective, measure_task, tune_thresholds
+from vitrail.train.measuring import (
+    measure_accuracy,
+    measure_dense,
+    measure_objective,
+    measure_task,
+    tune_thresholds,
+)
 from vitrail.train.objective import (
     BuiltObjective,
     Classification,
@@ -100,7 +109,9 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
         report.note("making a palette of the training images")
         return group.broadcast(palette_of(parts.train, model, training) if group.is_main else None)
 
-    if task.objective is None:
+    if isinstance(model, DenseViT):
+        objective = DensePrediction(model, training)
+    elif task.objective is None:
         objective = build_objective(model, training, palette, partial(count_classes, parts.train))
     else:
         objective = OwnObjective(task.objective, model)
@@ -137,6 +148,9 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
         pad_to_micro_batch=compiles(training, group.device),
     )
 
+    if isinstance(objective, DensePrediction):
+        objective.progress = lambda: plan.place(state.step) / max(plan.planned, 1)
+
     def options() -> InferenceOptions:
         return InferenceOptions(
             group=group,
@@ -150,6 +164,8 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
         return tune_thresholds(model, source, options(), forward, autocast)
 
     def evaluate(source: Source) -> Mapping[str, float]:
+        if isinstance(objective, DensePrediction):
+            return measure_dense(plan, objective.model, source, options())
         if isinstance(objective, TaskObjective):
             return measure_task(model, source, options(), forward, autocast)
         if isinstance(objective, Classification):
@@ -257,7 +273,7 @@ def build_objective(
     return made
 
 
-def called(objective: BuiltObjective) -> nn.Module:
+def called(objective: BuiltObjective | DensePrediction) -> nn.Module:
     """Give what is called of an objective: of a classifier that reads the class token alone, that of its last block."""
     module = objective.module
     if not isinstance(objective, Labelled) or not isinstance(module, ViT):
@@ -303,7 +319,8 @@ def compiles(training: Training, device: torch.device) -> bool:
 
 def training_feed(source: Source, model: Model, training: Training, batch: int, **options: Any) -> Loader:  # noqa: ANN401
     """Feed the training images at the model's size, with its preprocessing."""
-    return train_feed(
+    feed = train_feed if training.dense_task is None else annotated_train_feed
+    return feed(
         source,
         model.config.image_size,
         batch=batch,

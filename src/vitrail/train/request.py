@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from vitrail.config import encode
+from vitrail.config.dense import DenseTask
 from vitrail.config.fields import hints
 from vitrail.config.given import check_name, read_fields
 from vitrail.config.objective import Labels
@@ -49,6 +50,14 @@ class TrainRequest:
         parts = {leaf for kind in get_args(ImageTask) for leaf in hints(kind)}
         said = {name: value for name, value in self.fields.items() if name.split(".")[0] == "task" or name in parts}
         return adjust(Training(steps=1), said).task
+
+    @property
+    def dense_task(self) -> DenseTask | None:
+        """What of pixels or objects is learned, as it is said or as the recipe has it; None where it is of images."""
+        usual = RECIPES[self.recipe].training if self.recipe in RECIPES else Training(steps=1)
+        return (
+            usual.dense_task if "task" not in self.fields else adjust(Training(steps=1), {"task": self.task}).dense_task
+        )
 
     @property
     def needs_labels(self) -> bool:
@@ -113,7 +122,7 @@ def make_task(
         start=start,
         training=training,
         out=out,
-        changes={**choice.changes, **request.model_fields},
+        changes={**request.model_fields, **choice.changes},
         objective=request.objective,
         workers=usual_workers(gpu=choose_device(device).type == "cuda") if workers is None else workers,
         device=device,

@@ -159,9 +159,9 @@ def measure_last(ready: Ready) -> None:
 def cut_parts(task: Task, group: Group, report: Reporter) -> Parts:
     """Divide the images by what they are for; those to choose by are cut by content where there is no split of them."""
     training = task.training
-    labels = isinstance(training.objective, Labels) and task.objective is None
+    labels = isinstance(training.objective, Labels) and task.objective is None and training.dense_task is None
     splits = keep_classes(task.splits, training.held_out)
-    if labels:
+    if labels or training.dense_task is not None:
         check_classes(splits)
 
     def progress(done: int, total: int) -> None:

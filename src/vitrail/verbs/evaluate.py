@@ -35,6 +35,7 @@ from vitrail.runtime.engines import EngineModel
 from vitrail.runtime.inference import InferenceOptions, choose_model, computed_in
 from vitrail.runtime.reporter import Reporter, harmless
 from vitrail.train.task import kept_back, was_trained_on, without_held_out
+from vitrail.verbs.dense import WINDOWS, evaluate_dense, refuse_for_dense, task_of
 from vitrail.verbs.opening import (
     AnyModel,
     Measuring,
@@ -110,13 +111,14 @@ def evaluate(
     worst: int = 10,
     token_merging: float | None = None,
     keep_aspect_ratio: bool = False,
+    windows: bool = False,
     image_size: int | tuple[int, int] | None = None,
     out: str | os.PathLike[str] | None = None,
     page: str | os.PathLike[str] | None = None,
     allow_pipe: bool = False,
     command: str = "",
     **options: Unpack[Measuring],
-) -> Evaluation:
+) -> Evaluation | Any:  # noqa: ANN401  # DenseEvaluation of a model that segments or detects
     """Measure a classifier on labeled images, each once: accuracy, calibration, classes, confusions, worst mistakes.
 
     `model` is a name, a file, a run folder or a model in memory, and so is `against`, which is compared with it on the
@@ -132,10 +134,21 @@ def evaluate(
     Options: batch_size, workers, device, precision, engine, bad_image_limit, fresh, report; and how
     `model` reads images: preprocessing, mean, deviation, resize, crop_share, interpolation, value_range, as in
     `vitrail.load`; and what the files leave open: heads, grid, activation, epsilon.
+    A model that segments or detects is measured on masks or boxes (docs/dense.md): `windows` looks at images larger
+    than its size window by window, `out` and `page` have predictions.json as COCO's tools take it.
     `preprocessing="measure"` tries the usual ways on labeled images and takes the best; its accuracy is optimistic.
     """
     model, against = of_run(model), of_run(against)
     whole("worst", worst, least=0)
+    if (task := task_of(model)) is not None:
+        asked = {"against": against, "labels": labels, "mapping": mapping, "token_merging": token_merging}
+        refuse_for_dense(task, {**asked, "keep_aspect_ratio": keep_aspect_ratio})
+        where = {"out": out, "page": page, "image_size": image_size, "split": split, "worst": worst}
+        return evaluate_dense(
+            model, data, task, **where, windows=windows, choose=choose_images, verb=evaluate, options=options
+        )
+    if windows:
+        raise ConfigError(WINDOWS)
     passing = Passing(token_merging=token_merging, keep_aspect_ratio=keep_aspect_ratio)
     check_passes({**passing, "page": page, "preprocessing": options.get("preprocessing")})
     if labels is not None and mapping is not None:

@@ -16,15 +16,18 @@ from vitrail.config import read_preprocessing
 from vitrail.config.given import check_minutes
 from vitrail.config.preprocessing import SAID_IN_TRAINING
 from vitrail.config.recipes import adjust
+from vitrail.data.annotated.open import open_annotated
 from vitrail.data.open import open_data
 from vitrail.data.targets import open_task
 from vitrail.errors import ConfigError, DataError, VitrailError
+from vitrail.evaluation.dense import WORDS
 from vitrail.evaluation.features import choose_sets, draw_sets, probe_features
 from vitrail.files import home_path, read_json_lines
 from vitrail.models import Model
 from vitrail.runtime.machine import is_main_process, keep_memory
 from vitrail.runtime.reporter import began, harmless, reporting
 from vitrail.train.choice import choose_recipe, choose_start, describe_small
+from vitrail.train.dense_choice import choose_dense, refuse_masks, start_dense
 from vitrail.train.expect import expect
 from vitrail.train.journal import LOG
 from vitrail.train.pace import steps_within
@@ -104,7 +107,10 @@ class Run:
             if not part and self.finished:
                 lost += f"; the {self.result} weights, of step {self.result_step:,} of {self.steps:,}"
                 lost += ", chosen by these images: slightly optimistic" if self.result == "best" else ""
-            if headline := task_headline(self.metrics, part):
+            if measured := [name for name in WORDS if part + name in self.metrics]:
+                found = ", ".join(f"{WORDS[name]} {self.metrics[part + name]:.3f}" for name in measured)
+                yield f"{found} on {count:,.0f} {words}{lost}"
+            elif headline := task_headline(self.metrics, part):
                 yield f"{headline} on {count:,.0f} {words}{lost}"
             elif part + "accuracy" in self.metrics:
                 yield f"{self.metrics[part + 'accuracy']:.2%} of {count:,.0f} {words}{lost}"
@@ -217,14 +223,19 @@ def _train(
         report = stack.enter_context(reporting(quiet=quiet or not is_main_process()))
         labels = request.needs_labels
         opening = partial(open_task, task=request.task) if labels else partial(open_data, unlabeled=True)
-        splits = opening(data, allow_pipe=allow_pipe, progress=report.progress)
+        if kind == "finetune" and labels and "task" not in request.fields and recipe is None:
+            refuse_masks(data)
+        if (dense := request.dense_task) is not None:
+            splits = open_annotated(data, dense, progress=partial(report.progress, "reading classes of masks"))
+        else:
+            splits = opening(data, allow_pipe=allow_pipe, progress=report.progress)
         # Where nothing is to be kept, a folder that is gone afterwards.
         folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vitrail-")), "run")
         folder = home_path(folder)
-        begins, why = choose_start(request, splits, folder)
+        begins, why = choose_start(request, splits, folder) if dense is None else start_dense(request)
         if begins is not request.model:
             request, start = replace(request, model=begins), open_start(begins)
-        choice = choose_recipe(request, splits, start)
+        choice = choose_recipe(request, splits, start) if dense is None else choose_dense(request, splits, start, dense)
         task = replace(make_task(request, choice, splits, start, out=folder, **how), preprocessing=said)
         probing, said = open_probe(probe, allow_pipe=allow_pipe)
         model_config = foresee_model(task)
