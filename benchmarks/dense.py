@@ -3,7 +3,7 @@
     python benchmarks/dense.py prepare DATA build/dense                # folders and documents of the data, once
     python benchmarks/dense.py run build/dense --cases pets --seeds 0,1,2 --minutes 14 --jobs 3
     python benchmarks/dense.py table build/dense/runs
-    python benchmarks/dense.py picture docs/dense.jpg RUN=DATA RUN=DATA ...    # the README's
+    python benchmarks/dense.py picture dense.jpg RUN=DATA RUN=DATA ...
 
 DATA holds oxford-iiit-pet/ (parquet, trimaps.tar, head_boxes.json) and bccd/bccd.tar. Each run is `vitrail finetune`
 and then `vitrail evaluate` on the test split, with a log of its own; as many at once as --jobs says. `pets-unet` trains

@@ -17,7 +17,7 @@ from vitrail.verbs.predict import embeddings
 from vitrail.verbs.predictions import save_features
 
 VERBS = {"data check": "check_data", "data pack": "pack_data", "models": "list_models", "recipes": "list_recipes"}
-OWN = {"demo": {"shapes"}, "describe": {"tensors"}, "plan": {"models", "compare"}, "predict": {"csv", "embed"}}
+OWN = {"demo": {"shapes"}, "describe": {"tensors"}, "plan": {"models", "compare"}, "predict": {"csv", "embed", "out"}}
 OWN |= {"study": {"dry_run"}}  # which is study_costs
 
 

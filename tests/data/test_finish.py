@@ -186,6 +186,7 @@ LATER = {
     Purpose.CLASS,
     Purpose.DROPOUT,
     Purpose.HIDING,
+    Purpose.MASKING,
     Purpose.ORDER,
     Purpose.SPOILING,
     Purpose.SHARD,

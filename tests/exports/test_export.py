@@ -186,12 +186,12 @@ def test_a_model_that_cannot_be_traced_is_refused_with_the_reason(untyped: None,
 
 
 def test_a_file_that_differs_is_not_left_behind(untyped: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = EngineModel.outputs
+    real = EngineModel.given
 
-    def moved(self: EngineModel, images: Tensor) -> tuple[Tensor | None, ...]:
-        return tuple(None if each is None else each + 2e-3 for each in real(self, images))
+    def moved(self: EngineModel, images: Tensor) -> list[Tensor]:
+        return [each + 2e-3 for each in real(self, images)]
 
-    monkeypatch.setattr(EngineModel, "outputs", moved)
+    monkeypatch.setattr(EngineModel, "given", moved)
     with pytest.raises(CheckpointError, match=r"differs from the model by .* It was not kept"):
         vitrail.export(small(), to="torch", out=tmp_path / "small.pt2", fixed_size=True)
     assert list(tmp_path.iterdir()) == []

@@ -106,6 +106,15 @@ def locate(name: object) -> Location:
         raise CheckpointError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}.") from error
 
 
+def own_config(name: str | os.PathLike[str]) -> ModelConfig | None:
+    """Give the configuration of a run folder of ours, without its weights; None of any other file, or a damaged one."""
+    location = locate(name)
+    try:
+        return None if location.run is None else decode(location.documents["config.json"]["model"])
+    except (KeyError, ConfigError):
+        return None  # whoever opens it says why
+
+
 def is_run(folder: Path) -> bool:
     """Tell whether a folder is one of ours."""
     path = folder / "config.json"

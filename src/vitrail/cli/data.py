@@ -26,9 +26,9 @@ Task = Annotated[
     ),
 ]
 Columns = Annotated[
-    str, option("Of a table: its labels (0 and 1) or numbers.", metavar="NAME,...", default="usual names")
+    str | None, option("Of a table: its labels (0 and 1) or numbers.", metavar="NAME,...", default="usual names")
 ]
-Order = Annotated[str, option("Of classes, lowest first.", metavar="NAME,...", default="by their numbers")]
+Order = Annotated[str | None, option("Of classes, lowest first.", metavar="NAME,...", default="by their numbers")]
 Empty = Annotated[bool, option("Images without any label have none of them.", "--allow-empty")]
 Unlabeled = Annotated[bool, option("Also read images without a label.", "--unlabeled")]
 
@@ -39,8 +39,8 @@ def check(
     mirrored: Mirrored = False,
     unlabeled: Unlabeled = False,
     task: Task = None,
-    columns: Columns = "",
-    order: Order = "",
+    columns: Columns = None,
+    order: Order = None,
     allow_empty: Empty = False,
     allow_pipe: Pipe = False,
     quiet: Quiet = False,

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vitrail.checkpoint.load import open_checkpoint
+from vitrail.checkpoint.run_folder import own_config
+from vitrail.config import ViTConfig
 from vitrail.config.check import whole
 from vitrail.config.dense import DenseTask
 from vitrail.config.given import is_checkpoint
@@ -72,8 +73,8 @@ def task_of(model: AnyModel) -> DenseTask | None:
         return dense_task(open_engine(path))
     if is_exported(source) or is_optimized(path) or not (is_checkpoint(source) and path.exists()):
         return None
-    with open_checkpoint(source) as checkpoint:
-        head = getattr(checkpoint.config, "head", None)
+    config = own_config(source)
+    head = config.head if isinstance(config, ViTConfig) else None
     return None if head is None else head.task
 
 
