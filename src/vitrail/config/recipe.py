@@ -26,6 +26,7 @@ from vitrail.errors import ConfigError
 Resizing = Literal["antialias", "gvt", "bv"]
 # What of an image is taken in training: an Inception crop, or all of it resized, whole or by its middle.
 Crop = Literal["inception", "squash", "middle"]
+Adjust = Literal["match_rms_adamw", "original"]  # of Muon: updates as large as AdamW's, or as Jordan et al. have them
 Decay = Literal["kernels", "all"]  # what weight decay shrinks: matrices and filters, or every parameter
 Curve = Literal["constant", "linear", "cosine", "staircase"]
 Loss = Literal["softmax", "sigmoid"]
@@ -77,6 +78,23 @@ class Adam(Checked, word="adam"):
     epsilon: float = needs(positive, 1e-8)
     weight_decay: float = needs(not_negative, 0.0)
     decay_on: Decay = "kernels"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Muon(Adam, word="muon"):
+    """Muon (Jordan et al., 2024) for the matrices inside the blocks; everything else has AdamW, with Adam's fields.
+
+    A matrix's momentum is made orthogonal by some Newton-Schulz steps, and taken times the rate: times 0.2 sqrt(longer
+    side) too with `match_rms_adamw` (Liu et al., 2025), so that rates of AdamW hold; times sqrt(rows / columns), where
+    that is over 1, with `original`, whose rates are about 0.02.
+    """
+
+    weight_decay: float = needs(not_negative, 0.1)
+    momentum: float = needs(rate, 0.95)
+    nesterov: bool = True
+    newton_schulz_steps: int = needs(whole, 5, most=99)
+    adjust: Adjust = "match_rms_adamw"
+    adam_share: float = needs(positive, 1.0)  # the rate of what is no such matrix, as a share of learning_rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +163,7 @@ class Training(Checked, word="training"):
     """Everything that decides a run beside the model it begins with and the data."""
 
     recipe: str = "custom"
-    optimizer: Adam | SGD = SGD()
+    optimizer: Adam | SGD | Muon = SGD()
     schedule: Schedule = Schedule()
     steps: int | None = needs(whole, None, **_steps)  # one of steps and epochs
     epochs: float | None = needs(positive, None)
@@ -197,6 +215,8 @@ class Training(Checked, word="training"):
         self._check_objective()
         if isinstance(self.adapt, LoRA) and self.parallel == "fsdp":
             raise ConfigError("adapt=lora leaves little to share out. Set parallel=ddp.")
+        if isinstance(self.optimizer, Muon) and self.parallel == "fsdp":
+            raise ConfigError("optimizer=muon needs whole matrices, which fsdp shares out. Set parallel=ddp.")
 
     @property
     def corrections(self) -> list[str]:
