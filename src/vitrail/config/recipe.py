@@ -142,6 +142,20 @@ class EMA(Checked, word="ema"):
     ramp: bool = False  # start at a decay of 0.1 and grow as (1 + step) / (10 + step), for runs of few steps
 
 
+@dataclass(frozen=True, kw_only=True)
+class Mimetic(Checked, word="mimetic"):
+    """Attention that begins as trained attention looks (Trockman and Kolter, 2023).
+
+    Of every head, query' key is nearest to a Z + b I; of every layer, value' output' is nearest to a Z - b I; Z is
+    normal, of variance 1 / width. Made for sinusoidal-2d positions.
+    """
+
+    query_key: tuple[float, float] = needs(several, (0.7, 0.7), what="two numbers, a and b", each=not_negative, count=2)
+    value_output: tuple[float, float] = needs(
+        several, (0.4, 0.4), what="two numbers, a and b", each=not_negative, count=2
+    )
+
+
 def _layer_decay(name: str, value: object) -> float:
     """Refuse more than 1, and so little that lower layers do not learn."""
     if (found := positive(name, value)) > 1:
@@ -185,6 +199,7 @@ class Training(Checked, word="training"):
     augmentation: Augmentation = Augmentation()
     dropout: float | None = needs(rate, None)  # None: the model's own
     stochastic_depth: float | None = needs(rate, None)
+    initialization: Mimetic | None = None  # of a new model's attention; None: the authors', as everything else
     pre_logits: bool = False  # a tanh layer before the head, as the paper pre-trains
     head_bias: float = needs(number, 0.0)
     adapt: Adapt = ALL  # which weights of the checkpoint are trained

@@ -47,6 +47,7 @@ TRAINING = _by_word(
         "optimizer.newton_schulz_steps": "ns_steps newton_schulz_iterations muon_steps",
         "optimizer.momentum": "muon_momentum sgd_momentum",
         "optimizer.adjust": "adjust_lr_fn",
+        "initialization": "init weight_init weight_initialization initialisation init_scheme",
         "dropout": "dropout_rate hidden_dropout_prob",
         "mixup": "mixup_alpha mix_up",
         "cutmix": "cutmix_alpha cut_mix",
@@ -206,6 +207,7 @@ VALUES: dict[str, dict[str, object]] = {
         **dict.fromkeys(("sgd", "momentum", "big_vision.momentum_hp"), "sgd"),
         **dict.fromkeys(("muon", "muonadamw", "muon_adamw", "muonwithauxadam"), "muon"),
     },
+    "initialization": {"mimetic_init": "mimetic", "default": None, "xavier": None},
     "pooling": {"avg": "mean", "gap": "mean", "tok": "token"},
     "activation": {
         "gelu_tanh": "gelu-tanh",
@@ -245,7 +247,7 @@ ADDED = frozenset({"cosine_scale", "margin", "held_out", "objective", "causal", 
 ADDED |= {"warmup_epochs", "result", "class_token", "registers", "first_norm", "final_norm", "mlp", "inner_norm"}
 ADDED |= {"qk_norm", "attention_width", "projection", "norms", "code"}
 ADDED |= {"adapt", "class_weights", "sampling", "logit_adjustment", "focal"}
-ADDED |= {"head"}
+ADDED |= {"head", "initialization"}
 MEANT = {"decoder_head_width": 32, "result": "last"}  # or what was meant then
 
 
