@@ -67,14 +67,15 @@ def check_usage(verb: str, given: Mapping[str, Any]) -> None:
         read_preprocessing(given)
         if isinstance(images := given.get("calibrate"), str):
             check_images([images])
-    elif verb in TRAINED or verb in ("calibrate", "convert"):
+    elif verb in TRAINED or verb in ("calibrate", "convert", "soup"):
         measured = verb == "evaluate" and str(given.get("preprocessing")).lower() == MEASURE
         read_preprocessing({**given, "preprocessing": None} if measured else given)
         check_layout(given.get("layout", LAYOUTS[0]))
         check_passes(given)
         check_engine(str(given.get("engine", "auto")), str(given.get("precision", "float32")))
     weights = given.get("path" if verb == "describe" else "source")
-    for name in (model if verb in TRAINED else None, given.get("against"), weights):
+    several = given.get("models", ()) if verb == "soup" else ()
+    for name in (model if verb in TRAINED else None, given.get("against"), weights, *several):
         if isinstance(name, str):
             check_weights(name)
     if isinstance(data := given.get("data"), str):

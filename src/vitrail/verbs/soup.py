@@ -8,31 +8,27 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
+from vitrail.checkpoint.averaging import differences, mean_model
 from vitrail.checkpoint.load import of_run
 from vitrail.checkpoint.run_folder import BEGUN, RUN_FILES, read_document, write_documents, write_run
-from vitrail.config import Card, ModelConfig, Provenance, encode, override
+from vitrail.config import Provenance
 from vitrail.config.check import one_of
 from vitrail.data.open import open_data
 from vitrail.data.source import Source, Subset
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.evaluation.answers import answers, check_classifier, score
-from vitrail.files import check_replaceable, home_path, new_folder, write_sums
+from vitrail.files import check_replaceable, home_path, new_folder, read_arrays, write_sums
 from vitrail.inspection.views import has_classes_of
 from vitrail.models import Model
-from vitrail.models.build import skeleton
 from vitrail.runtime.inference import InferenceOptions, choose_model
 from vitrail.runtime.reporter import text_table
-from vitrail.train.task import CUT, Cut, folder_of, kept_back, read_cut, was_trained_on, without_held_out, write_cut
+from vitrail.train.task import CUT, folder_of, kept_back, was_trained_on, without_held_out
 from vitrail.verbs.opening import AnyModel, Measuring, data_name, measuring, model_name, open_model, run_of
 
 How = Literal["uniform", "greedy"]
 SOUP = "soup.json"
-# Fields that matter in training alone, or say what a weight began as: members may differ in them.
-IN_TRAINING = {"dropout": 0.0, "attention_dropout": 0.0, "stochastic_depth": 0.0, "checkpointing": False}
-IN_TRAINING |= {"head_bias": 0.0}
 
 
 class Score(NamedTuple):
@@ -64,9 +60,15 @@ class Soup:
     folder: Path | None
 
     @property
-    def held(self) -> Model | Path:
-        """What other verbs take."""
-        return self.folder or self.model
+    def held(self) -> Model | None:
+        """The model, where it is in memory alone: what other verbs take."""
+        return self.model if self.folder is None else None
+
+    def __fspath__(self) -> str:
+        """Give the folder's path, for what takes one."""
+        if self.folder is None:
+            raise ConfigError("the soup has no folder. Give its model, or make it again with out=...")
+        return str(self.folder)
 
     def document(self) -> dict[str, Any]:
         """Give it as plain values, for JSON."""
@@ -138,14 +140,15 @@ def soup(
             if not has_classes_of(first, source):
                 raise DataError(f"the models' {first.config.classes} classes are not the data's. Give data of theirs.")
         scores = [members.measure([number], source, given) for number in range(len(asked))]
-        order = sorted(range(len(asked)), key=lambda number: -scores[number].accuracy if scores[number] else 0)
+        order = sorted(range(len(asked)), key=lambda number: -_accuracy(scores[number]))
         taken, found = order, None
         if how == "greedy":
             taken, found = _greedy(members, order, [each for each in scores if each], source, given)
         elif source is not None:
             found = members.measure(taken, source, given)
         model = members.mean(sorted(taken))
-        model.card = replace(model.card, metrics={} if found is None else {"accuracy": found.accuracy})
+        if found is not None:
+            model.card = replace(model.card, metrics=found._asdict())
         model.to(given.group.device)
         made = Soup(
             model=model,
@@ -182,7 +185,7 @@ class Members:
         first = self.open(0)
         for number, name in enumerate(self.names[1:], start=1):
             model = self.open(number)
-            if differing := _differences(first.config, model.config):
+            if differing := differences(first.config, model.config):
                 raise ConfigError(
                     f"{name} and {self.names[0]} have other configurations: {'; '.join(differing[:6])}. Weights are "
                     "averaged only where these are equal. Leave one of them out."
@@ -199,22 +202,13 @@ class Members:
         return first
 
     def mean(self, numbers: Sequence[int]) -> Model:
-        """Give a model of the mean weights, on the CPU: summed in double precision, and to the bit where it is one."""
-        total: dict[str, Tensor] = {}
-        first: Model | None = None
-        for number in numbers:
-            model = self.open(number)
-            first = first or model
-            for name, tensor in model.state_dict().items():
-                value = tensor.detach().to("cpu", torch.float64)
-                total[name] = value if name not in total else total[name] + value
-        assert first is not None
-        made = skeleton(first.config)
-        held = first.state_dict()
-        weights = {name: (value / len(numbers)).to(held[name].dtype) for name, value in total.items()}
-        made.load_state_dict(weights, assign=True)
-        made.card = self._card(first.card, [self.names[number] for number in numbers])
-        return made.eval()
+        """Give a model of the mean weights, on the CPU; of one member that has its card."""
+        made = mean_model(map(self.open, numbers))
+        if len(numbers) > 1:  # a temperature is of one model's logits, and so is what was measured of it
+            changes = (f"the mean of {', '.join(self.names[number] for number in numbers)}",)
+            came = Provenance(source="", layout="vitrail", container="soup", changes=changes)
+            made.card = replace(made.card, metrics={}, temperature=1.0, provenance=came)
+        return made
 
     def measure(self, numbers: Sequence[int], source: Source | None, options: InferenceOptions) -> Score | None:
         """Measure the mean of some; nothing without images."""
@@ -228,14 +222,6 @@ class Members:
             raise DataError("none of the validation images has a label. Give images that have.")
         losses = found.losses[counted.counted]
         return Score(float(counted.correct[counted.counted].mean()), float(np.nanmean(losses)))
-
-    def _card(self, card: Card, names: Sequence[str]) -> Card:
-        """Give the card of a mean: a temperature is of one model's logits, and so is what was measured of it."""
-        if len(names) == 1:
-            return card
-        changes = (f"the mean of {', '.join(names)}",)
-        came = Provenance(source="", layout="vitrail", container="soup", changes=changes)
-        return replace(card, metrics={}, temperature=1.0, provenance=came)
 
 
 def _greedy(
@@ -287,20 +273,6 @@ def _left(source: Source, runs: Sequence[Path | Model | None]) -> Source:
     return source
 
 
-def _differences(one: ModelConfig, other: ModelConfig) -> list[str]:
-    """Name the fields in which two configurations compute differently."""
-    if type(one) is not type(other):
-        return [f"{type(other).__name__}, not {type(one).__name__}"]
-    plain = [override(config, _of(config)) for config in (one, other)]
-    first, second = (encode(config) for config in plain)
-    return [f"{name} {second[name]!r}, not {first[name]!r}" for name in first if first[name] != second[name]]
-
-
-def _of(config: ModelConfig) -> dict[str, object]:
-    fields = {name: value for name, value in IN_TRAINING.items() if hasattr(config, name)}
-    return fields | ({"layer_scale": 1.0} if getattr(config, "layer_scale", None) is not None else {})
-
-
 def _beginnings(runs: Sequence[Path | Model | None], names: Sequence[str]) -> Iterator[str]:
     """Warn of runs that did not begin with the same weights, where their folders say what they began with."""
     found: dict[str, object] = {}
@@ -319,6 +291,10 @@ def _beginnings(runs: Sequence[Path | Model | None], names: Sequence[str]) -> It
         )
 
 
+def _accuracy(found: Score | None) -> float:
+    return 0.0 if found is None else found.accuracy
+
+
 def _numbers(found: Score | None) -> dict[str, Any]:
     return {"accuracy": None, "loss": None} if found is None else found._asdict()
 
@@ -330,15 +306,25 @@ def _write(made: Soup, folder: Path, runs: Sequence[Path | Model | None], *, ove
         write_run(temporary, made.model.config, weights, made.model.card)
         write_documents(temporary, {SOUP: made.document()})
         if (cut := _common_cut(runs)) is not None:
-            write_cut(temporary / CUT, *cut)
+            np.savez(
+                temporary / CUT, train=cut["train"], dev=cut["dev"], share=np.array(0.0), fingerprint=cut["fingerprint"]
+            )
         write_sums(temporary)
 
 
-def _common_cut(runs: Sequence[Path | Model | None]) -> tuple[Cut, str] | None:
+def _common_cut(runs: Sequence[Path | Model | None]) -> dict[str, NDArray[Any]] | None:
     """Give what any of the runs was trained on and what all kept back, where all were given the same images."""
-    cuts = [read_cut(folder_of(run) / CUT) if isinstance(run, Path) else None for run in runs]
-    found = [cut for cut in cuts if cut is not None]
-    if len(found) < len(runs) or len({fingerprint for _, fingerprint in found}) != 1:
+    cuts: list[Mapping[str, NDArray[Any]]] = []
+    for run in runs:
+        try:
+            cuts.append(read_arrays(folder_of(run) / CUT) if isinstance(run, Path) else {})
+        except (OSError, ValueError):
+            return None
+    names = ("train", "dev", "fingerprint")
+    if any(name not in cut for cut in cuts for name in names) or len({str(cut["fingerprint"]) for cut in cuts}) != 1:
         return None
-    train = reduce(np.union1d, [cut[0] for cut, _ in found])
-    return (train, reduce(np.intersect1d, [cut[1] for cut, _ in found])), found[0][1]
+    train, kept = (
+        reduce(np.union1d, [cut["train"] for cut in cuts]),
+        reduce(np.intersect1d, [cut["dev"] for cut in cuts]),
+    )
+    return {"train": train, "dev": kept, "fingerprint": cuts[0]["fingerprint"]}
