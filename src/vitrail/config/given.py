@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vitrail.config.check import check_field, merging_share, number, truth
+from vitrail.config.check import check_field, merging_share, number, truth, whole
 from vitrail.config.engine import check_engine, read_precision
 from vitrail.config.fields import hints, parts_of, read_settings
 from vitrail.config.model import ViTConfig
@@ -72,9 +72,15 @@ def check_usage(verb: str, given: Mapping[str, Any]) -> None:
         read_preprocessing({**given, "preprocessing": None} if measured else given)
         check_layout(given.get("layout", LAYOUTS[0]))
         check_passes(given)
+        check_corruptions(
+            corruptions=given.get("corruptions", False),
+            severities=given.get("severities", (1,)),
+            beside=given.get("beside", ()),
+            passing=given.get("keep_aspect_ratio", False),
+        )
         check_engine(str(given.get("engine", "auto")), str(given.get("precision", "float32")))
     weights = given.get("path" if verb == "describe" else "source")
-    several = given.get("models", ()) if verb == "soup" else ()
+    several = (*given.get("models", ()), *given.get("beside", ())) if verb in ("soup", "evaluate") else ()
     for name in (model if verb in TRAINED else None, given.get("against"), weights, *several):
         if isinstance(name, str):
             check_weights(name)
@@ -114,6 +120,20 @@ def check_passes(given: Mapping[str, Any]) -> None:
         raise ConfigError(
             "preprocessing=measure tries crops, and keep_aspect_ratio reads images whole. Give one of them."
         )
+
+
+def check_corruptions(
+    *, corruptions: bool, severities: Sequence[int], beside: Sequence[object], passing: bool = False
+) -> None:
+    """Refuse severities that there are not, and what goes with corruptions alone."""
+    for severity in severities:
+        whole("severities", severity, most=5)
+    if not severities or len({*severities}) < len(severities):
+        raise ConfigError(f"severities must be some of 1 to 5, each once; got {list(severities)}.")
+    if beside and not truth("corruptions", corruptions):
+        raise ConfigError("beside puts models side by side under corruptions. Give corruptions too, or against=...")
+    if corruptions and passing:
+        raise ConfigError("corruptions are of images of one size. Leave keep_aspect_ratio out, or corruptions.")
 
 
 def check_layout(name: str) -> None:
