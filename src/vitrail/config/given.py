@@ -24,10 +24,11 @@ from vitrail.files import home_path
 ADDRESSES = ("hf:", "https://", "http://")
 BUILT_IN = ("sample", "synthetic")  # data that comes with the package, or is drawn
 NAMED = 5  # paths that a message lists
-TRAINS = ("finetune", "pretrain", "transfer", "vtab")
+TRAINS = ("finetune", "pretrain", "transfer", "vtab", "selftrain")
 # What these take beside fields of the training.
 OWN = ("data", "folder", "model", "out", "recipe", "minutes", "probe", "callbacks", "settings", "workers", "device")
 OWN += ("track", "tensorboard", "allow_pipe", "rates", "seeds", "tasks", "select", "command")
+OWN += ("unlabeled", "teacher", "rounds", "confidence", "balance", "per_class", "noise")
 TRAINED = ("evaluate", "fewshot", "verify", "predict", "inspect", "export", "optimize")  # what these measure is weights
 LAYOUTS = ("vitrail", "google", "timm", "hf", "torchvision")  # that weights are written in
 
@@ -84,8 +85,9 @@ def check_usage(verb: str, given: Mapping[str, Any]) -> None:
     for name in (model if verb in TRAINED else None, given.get("against"), weights, *several):
         if isinstance(name, str):
             check_weights(name)
-    if isinstance(data := given.get("data"), str):
-        check_data(data)
+    for data in (given.get("data"), given.get("unlabeled")):
+        if isinstance(data, str):
+            check_data(data)
     if verb == "predict" and isinstance(images := given.get("images"), list | tuple):
         check_images([path for path in images if isinstance(path, str)])
 
