@@ -28,7 +28,7 @@ TRAINS = ("finetune", "pretrain", "transfer", "vtab", "selftrain")
 # What these take beside fields of the training.
 OWN = ("data", "folder", "model", "out", "recipe", "minutes", "probe", "callbacks", "settings", "workers", "device")
 OWN += ("track", "tensorboard", "allow_pipe", "rates", "seeds", "tasks", "select", "command")
-OWN += ("unlabeled", "teacher", "rounds", "confidence", "balance", "per_class", "noise")
+OF_SELFTRAIN = ("unlabeled", "teacher", "rounds", "confidence", "balance", "per_class", "noise")
 TRAINED = ("evaluate", "fewshot", "verify", "predict", "inspect", "export", "optimize")  # what these measure is weights
 LAYOUTS = ("vitrail", "google", "timm", "hf", "torchvision")  # that weights are written in
 
@@ -39,7 +39,8 @@ def check_usage(verb: str, given: Mapping[str, Any]) -> None:
     if verb in TRAINS:
         if isinstance(model, str):
             check_name(model)
-        fields = {name: value for name, value in given.items() if name not in (*OWN, *SAID_IN_TRAINING)}
+        own = (*OWN, *SAID_IN_TRAINING, *(OF_SELFTRAIN if verb == "selftrain" else ()))
+        fields = {name: value for name, value in given.items() if name not in own}
         ours, _ = read_fields(model, given.get("recipe"), given.get("settings", ()), fields)
         check_minutes(given.get("minutes"), ours)
         check_trackers(given.get("track") or (), tensorboard=bool(given.get("tensorboard")))

@@ -11,7 +11,7 @@ from vitrail.studies.table import Cell, Images, Network, Results, Study, Train
 CIFAR = Images(name="cifar10", image_size=32)
 GOALS = {"smoke": 0.0, "cpu": 70.0, "gpu": 94.0, "paper": 94.0}  # per cent of the test images
 EPOCHS = {"smoke": (1,), "cpu": (20, 40), "gpu": (60, 90, 120), "paper": (60, 90, 120)}
-NETWORKS = {"smoke": vit(8, 32, 2), "cpu": vit(7, 96, 4), "gpu": vit(4, 256, 8), "paper": vit(4, 256, 8)}
+NETWORKS = {"smoke": vit(8, 32, 2), "cpu": vit(7, 96, 4), "gpu": vit(4, 384, 8), "paper": vit(4, 384, 8)}
 MUON = Muon(learning_rate=2e-3, weight_decay=0.1, betas=(0.9, 0.99))
 OPTIMIZERS = {"Muon": MUON, "AdamW": Adam(learning_rate=1e-3, weight_decay=0.1, betas=(0.9, 0.99))}
 # What changes of the recipe for small data, and is the same at every length.
