@@ -13,7 +13,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 # files of its own, so that what a file's tests share is built once.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: help demo test test-all check docs browser clean
+.PHONY: help demo test test-all check docs release page browser clean
 
 help: ## Say what each target does.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 16
@@ -35,6 +35,13 @@ check: $(VENV)/.dev ## Format, lint, types and architecture.
 
 docs: $(VENV)/.dev ## Build the documents as a site: build/site/html/index.html.
 	$(BIN)/python docs/tools/site.py build/site
+
+release: $(VENV)/.dev ## Build wheel and sdist into dist/, compare them with git and each other, and try the wheel.
+	$(BIN)/python .ci/release.py dist
+
+page: $(VENV)/.core ## Write the ViT in the box as one page that a browser opens: build/vitrail-ti8.html.
+	@mkdir -p build
+	$(BIN)/vitrail export vitrail-ti8 --to html --out build/vitrail-ti8.html --overwrite
 
 browser: ## Install Chromium, in which pages are tested (Debian; elsewhere set CHROMIUM to its path).
 	@test -x "$${CHROMIUM:-/usr/bin/chromium}" || { $(AS_ROOT) apt-get update -qq && $(AS_ROOT) apt-get install -y -qq chromium; }

@@ -7,10 +7,9 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -23,7 +22,7 @@ from vitrail.exports.openvino import write_openvino
 from vitrail.exports.torch_program import write_aotinductor, write_torch
 from vitrail.exports.traced import sizes_of, trace
 from vitrail.models import Model
-from vitrail.runtime.engines import run_file
+from vitrail.runtime.engines import Run, run_file
 
 OUTPUTS = ("logits", "features")
 
@@ -69,7 +68,7 @@ def size_of(path: Path) -> float:
 
 
 def main() -> None:
-    """Print images a second of each, how many times eager float32 that is, and the size."""
+    """Print how fast each is, by the clock and by processor time, beside eager float32; how large, and how near."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="ViT-B/16")
     parser.add_argument("--threads", type=int, default=2)
@@ -82,26 +81,38 @@ def main() -> None:
     model = (vitrail.load(asked.model) if boxed else vitrail.create(asked.model)).eval()
     images = torch.randn(asked.batch, 3, *model.config.image_size)
 
-    def eager(batch: torch.Tensor) -> Any:
+    def eager(batch: torch.Tensor) -> list[torch.Tensor]:
         with torch.inference_mode():
-            return model(batch)
+            features, logits = model.outputs(batch)
+        return [features] if logits is None else [logits, features]
 
     with tempfile.TemporaryDirectory() as folder:
-        runs: dict[str, Callable[[torch.Tensor], Any]] = {"eager float32": eager}
-        sizes, taken = dict[str, float](), dict[str, list[float]]()
+        runs: dict[str, Run] = {"eager float32": eager}
+        sizes, taken, worked, far = dict[str, float](), dict[str, list[float]](), dict[str, list[float]](), {}
         for name, path in files_of(model, Path(folder), asked.only):
             runs[name], sizes[name] = run_file(path), size_of(path)
+        exact = eager(images)
         for turn in range(asked.rounds + 1):
             for name, run in runs.items():
-                begun = time.perf_counter()
-                run(images)
-                taken[name] = taken.get(name, []) + ([time.perf_counter() - begun] if turn else [])
-    print(f"{asked.model}, {asked.threads} threads, batch {asked.batch}, median of {asked.rounds} rounds in turns")  # noqa: T201
+                begun, spent = time.perf_counter(), time.process_time()
+                found = run(images)
+                if turn:
+                    taken.setdefault(name, []).append(time.perf_counter() - begun)
+                    worked.setdefault(name, []).append(time.process_time() - spent)
+                far[name] = max(float((one - other).abs().max()) for one, other in zip(exact, found, strict=True))
+    most = max(float(each.abs().max()) for each in exact)
+    print(  # noqa: T201
+        f"{asked.model}, {asked.threads} threads, batch {asked.batch}, median of {asked.rounds} rounds in turns; "
+        f"differences of numbers up to {most:.3g}"
+    )
     for name, seconds in taken.items():
         ratios = [one / other for one, other in zip(taken["eager float32"], seconds, strict=True)]
+        work = statistics.median(worked["eager float32"]) / statistics.median(worked[name])
         speed = f"{asked.batch / statistics.median(seconds):8.1f} images/s  {statistics.median(ratios):5.2f} times"
         spread = f"({min(ratios):.2f} to {max(ratios):.2f})"
-        print(f"{name:18} {speed} {spread:16} {sizes.get(name, 0):8.1f} MB")  # noqa: T201
+        print(  # noqa: T201
+            f"{name:18} {speed} {spread:16} {work:5.2f} by processor time {sizes.get(name, 0):8.1f} MB {far[name]:.1e}"
+        )
 
 
 if __name__ == "__main__":

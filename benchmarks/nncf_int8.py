@@ -80,7 +80,7 @@ def main() -> None:
     torch.set_num_threads(asked.threads)
     boxed = asked.model.startswith("vitrail-") or Path(asked.model).exists()
     model = (vitrail.load(asked.model) if boxed else vitrail.create(asked.model)).eval()
-    images = Calibrating(source=calibration_source(asked.calibrate, "int8 is calibrated")).images(model)
+    images = Calibrating(source=calibration_source(asked.calibrate, "int8 is calibrated", model)).images(model)
     said = notes_of(model.config, model.card, {"sizes": sizes_of(model.config, fixed=False).document()})
     said |= {"input": "images"}
     engines: dict[str, EngineModel] = {}

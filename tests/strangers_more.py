@@ -176,7 +176,6 @@ class TanhHead(FromScratch):
         self.classifier = nn.Sequential(nn.Linear(D, 20), nn.Tanh(), nn.Linear(20, K))
 
 
-# What follows is held by no configuration here.
 class MeanOfAll(FromScratch):
     """The mean of all tokens, the class token too."""
 
@@ -188,6 +187,7 @@ class MeanOfAll(FromScratch):
         return self.classifier(self.ln_final(x).mean(1))
 
 
+# What follows is held by no configuration here.
 class MixedUp(QkvAttention):
     """Heads cut by a view that mixes tokens."""
 
@@ -283,13 +283,13 @@ HELD: dict[str, Callable[[], Any]] = {
     "probabilities": Probabilities,
     "fixed positions": FixedPositions,
     "tanh head, divided after": TanhHead,
+    "mean of all": MeanOfAll,
+    "torch, mean of all": partial(TorchEncoder, mean=True),
 }
 WRONG: dict[str, Callable[[], Any]] = {  # a table can be proposed, and no way to settle it agrees
-    "mean of all": MeanOfAll,
     "a wrong view": WrongView,
     "residual of the norm": ResidualOfNorm,
     "active twice": ActiveTwice,
-    "torch, mean of all": partial(TorchEncoder, mean=True),
 }
 NONE: dict[str, Callable[[], Any]] = {
     "convolutions": Convolutional,
@@ -326,4 +326,6 @@ KNOWN: dict[str, dict[str, Any]] = {
     "alternating": {"activation": "silu", "pooling": "mean"},
     "lists apart, factors": {"activation": "relu"},
     "post by hand": {**MEAN, "norm": "post"},
+    "mean of all": {"pooling": "mean-all"},
+    "torch, mean of all": {"norm": "post", "activation": "relu", "pooling": "mean-all"},
 }

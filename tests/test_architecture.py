@@ -1,6 +1,7 @@
 """The layers of docs/design.md, enforced: what may import what, and what stays without torch."""
 
 import ast
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -35,6 +36,7 @@ HEIGHT = {room: height for height, floor in enumerate(FLOORS) for room in floor}
 # One third-party library, one door: the modules (or whole rooms) that alone may import it.
 DOORS = {
     "PIL": ("data.decode", "data.modes", "data.stacks", "data.mask_files"),
+    "pydicom": ("data.dicom",),
     "tifffile": ("data.stacks",),
     "pyarrow": ("files",),
     "matplotlib": ("figures",),
@@ -187,3 +189,10 @@ def test_wrong_usage_is_answered_without_torch(tmp_path: Path) -> None:
 def test_importing_the_package_opens_no_door() -> None:
     loaded = loaded_after("import vitrail; vitrail.create, vitrail.load")
     assert loaded & (DOORS.keys() | {"torchvision", "timm", "transformers"}) == set()
+
+
+@pytest.mark.parametrize("name", ["house", "model"])
+def test_pictures_of_the_documents_are_drawn_from_the_code(name: str) -> None:
+    docs = Path(__file__).parents[1] / "docs"
+    drawn = runpy.run_path(str(docs / f"tools/{name}.py"))["drawn"]()
+    assert drawn == (docs / f"{name}.svg").read_text(), f"run: python docs/tools/{name}.py"

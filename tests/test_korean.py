@@ -54,11 +54,32 @@ def targets(text: str, folder: Path, name: str) -> list[tuple[str, str, str]]:
     return sorted(found)
 
 
+def in_digits(text: str) -> str:
+    """Write large numbers out: one language counts in millions, the other in tens of thousands."""
+    text = re.sub(r"(\d[\d.,]*?) ?(?:million|M\b)", lambda found: whole(found[1], 1e6), text)
+    text = re.sub(r"(\d[\d.,]*?) billion", lambda found: whole(found[1], 1e9), text)
+    text = re.sub(r"(\d+)억 (\d[\d,]*)만", lambda found: whole(found[1], 1e8, whole(found[2], 1e4)), text)
+    text = re.sub(r"(\d+)억", lambda found: whole(found[1], 1e8), text)
+    return re.sub(r"(\d[\d,]*)만", lambda found: whole(found[1], 1e4), text)
+
+
+def whole(digits: str, times: float, more: str = "0") -> str:
+    return f"{round(float(digits.replace(',', '')) * times) + int(more)}"
+
+
 def numbers(text: str) -> list[str]:
     """List the numbers in the text, code aside; 0 and 1 are words in one language and digits in the other."""
     plain = LINK.sub(lambda link: link[2], FENCE.sub("", text))
-    plain = re.sub(r"`[^`]*`", "", plain)
+    plain = in_digits(re.sub(r"`[^`]*`", "", plain))
     return sorted(number for number in re.findall(r"\d+(?:[.,]\d+)*", plain) if number not in "01")
+
+
+def test_large_numbers_are_the_same_in_both_languages() -> None:
+    assert in_digits("14 million to 300 million, 2.5 billion, 86M") == "14000000 to 300000000, 2500000000, 86000000"
+    assert (
+        in_digits("1,400만 장에서 3억 장, 25억 개, 3억 300만")
+        == "14000000 장에서 300000000 장, 2500000000 개, 303000000"
+    )
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -84,7 +105,7 @@ def prose(link: re.Match[str]) -> str:
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_keeps_to_the_words_of_the_glossary(name: str) -> None:
     _, korean = both(name)
-    plain = re.sub(r"`[^`]*`", "", LINK.sub(prose, FENCE.sub("", korean)))
+    plain = re.sub(r"`[^`]*`|<!--.*?-->", "", LINK.sub(prose, FENCE.sub("", korean)))
     unwanted = [
         word.strip()
         for row in re.findall(r"^\| [a-z].*\|.*\|(.*)\|$", GLOSSARY, flags=re.MULTILINE)

@@ -12,7 +12,12 @@ from PIL import Image
 from warm import warm
 
 from vitrail.cli.app import make_app
-from vitrail.config.recipes import recipe_names
+from vitrail.config.recipes import TABLE_3, TABLE_4, recipe_names
+from vitrail.evaluation.vtab import TASKS
+from vitrail.studies.paper.data_size import TABLE_5
+from vitrail.studies.paper.optimizers import TABLE_7
+from vitrail.studies.paper.scaling import TABLE_6
+from vitrail.studies.paper.transfer import TABLE_2
 from vitrail.studies.run import STUDIES
 
 ROOT = Path(__file__).parents[1]
@@ -73,6 +78,45 @@ def test_verdicts_in_links_are_those_of_the_claims() -> None:
     assert [
         place for verdict, place in said if not re.search(rf"\({place}\) \|[^|]*\| \*\*{verdict}\*\*", claims)
     ] == []
+
+
+def rows_of(heading: str) -> list[list[str]]:
+    """Give the rows of the tables under a heading, links and commas aside."""
+    section = re.split(r"^#+ ", TEXT.split(f"{heading}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ")]
+    return [[re.sub(r"[,`]", "", cell).strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def numbers(cells: list[str]) -> list[float]:
+    return [float(cell) for cell in cells if re.fullmatch(r"[\d.e-]*\d", cell)]
+
+
+def test_published_tables_are_those_of_the_code() -> None:
+    columns = list(
+        zip(*(numbers(row)[:4] for row in rows_of("### Table 2: against the state of the art")[1:]), strict=True)
+    )
+    assert columns == [tuple(map(float, values)) for values in TABLE_2.values()]
+    five = zip(*(numbers(row)[:4] for row in rows_of("### C, Tables 5 and 6")[1:4]), strict=True)
+    assert list(five) == list(TABLE_5.values())
+    six = [(row[0], *numbers(row[1:])) for row in rows_of("### C, Tables 5 and 6")[5:]]
+    assert sorted(row[:4] for row in six) == sorted(row for family in TABLE_6.values() for row in family)
+    block = next(block for block in BLOCK.findall(TEXT) if "table_6" in block)
+    counted = re.findall(r'\("([^"]+)", (\d+), ([\d.]+), ([\d.]+)\)', block)
+    assert [(name, *map(float, each)) for name, *each in counted] == [
+        (name, *rest[:1], *rest[2:]) for name, *rest in six
+    ]
+    means = numbers(rows_of("### D.1, Table 7: SGD or Adam")[-1])
+    assert means == [value for model in TABLE_7.values() for value in model.values()]
+    nine = [(row[0], row[1], tuple(numbers(row[2:]))) for row in rows_of("### D.10, Table 9: VTAB, task by task")[1:-1]]
+    assert nine == [(task.title, task.group, task.paper) for task in TASKS]
+
+
+def test_recipes_of_the_page_are_those_of_the_code() -> None:
+    three = rows_of("### B.1, Table 3: how models are pre-trained")[1:]
+    assert [numbers(row[3:4] + row[5:7]) for row in three] == [[row[3], *row[5:]] for row in TABLE_3]
+    assert [row[4] for row in three] == [row[4] for row in TABLE_3]
+    steps = [numbers(row[1:2]) for row in rows_of("### B.1.1, Table 4: how they are fine-tuned")[1:]]
+    assert steps == [[TABLE_4[name][0]] for name in ("imagenet", "cifar10", "pets", "vtab")]
 
 
 def commands() -> list[str]:

@@ -92,12 +92,20 @@ def test_the_card_has_the_numbers_that_were_measured() -> None:
     assert f"{100 * neighbors:.1f} % with 25 images" in card
 
 
-def test_the_readme_has_the_pages_numbers() -> None:
+def test_the_tour_has_the_pages_numbers() -> None:
     page = (ROOT / "docs" / "results.md").read_text()
-    section = (ROOT / "README.md").read_text().split("## What it gives")[1].split("\n## ")[0]
+    section = (ROOT / "docs" / "tour.md").read_text().split("## What it gives")[1].split("\n## ")[0]
     figures = re.findall(r"\d+\.\d+ ± \d+\.\d+|\d+\.\d{2}", section)
     assert figures
     assert [figure for figure in figures if figure not in page] == []
+
+
+def test_the_tables_beside_others_are_written_from_the_kept_files() -> None:
+    made = runpy.run_path(str(RESULTS / "comparison.py"))
+    for name in made["PAGES"]:
+        assert (ROOT / name).read_text() == made["page"](name)
+    assert made["number"](0.00031) == "3.1e-4"
+    assert made["number"](0.461) == "0.46"
 
 
 COMMANDS = {

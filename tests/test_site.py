@@ -10,6 +10,16 @@ import pytest
 from browsing import chromium, in_browser
 
 ROOT = Path(__file__).parents[1]
+PHONE = (
+    "index",
+    "ko/index",
+    "look-inside",
+    "design",
+    "tour",
+    "reference/commands",
+    "ko/paper",
+    "paper",
+)  # that one last
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not (Path(sys.prefix) / "bin/zensical").exists(), reason="no Zensical"),
@@ -73,8 +83,10 @@ def test_pages_open_from_a_file_and_search_finds_what_is_in_them(html: Path) -> 
         page.on("request", lambda request: requests.append(request.url))
         page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
         page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto((html / "paper.html").as_uri())
-        assert page.evaluate("document.documentElement.scrollWidth") <= 400
+        for name in PHONE:
+            page.goto((html / f"{name}.html").as_uri())
+            assert page.evaluate("document.documentElement.scrollWidth") <= 400, name
+            assert page.evaluate("document.documentElement.lang") == ("ko" if name.startswith("ko/") else "en")
         page.wait_for_load_state()
         page.keyboard.press("Control+k")
         box = page.locator('input[aria-label="Search"]')  # in an open shadow root, which a locator looks into
@@ -82,5 +94,8 @@ def test_pages_open_from_a_file_and_search_finds_what_is_in_them(html: Path) -> 
         box.press_sequentially("attention distance", delay=30)
         page.locator('[id$="-results"]').filter(has_text="D.7, Figure 11: attention distance").wait_for()
         assert box.input_value() == "attention distance"
+        box.fill("")
+        box.press_sequentially("어텐션 거리", delay=30)
+        page.locator('[id$="-results"]').filter(has_text="D.7, 그림 11: 어텐션 거리").wait_for()
     assert [address for address in requests if urlsplit(address).scheme not in ("file", "data", "blob")] == []
     assert errors == []

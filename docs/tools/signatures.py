@@ -3,14 +3,15 @@
 import inspect
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Unpack, get_args, get_origin, get_type_hints
 
 import typer.main
 
 import vitrail
 from vitrail.cli.app import make_app
 
-MODULES = re.compile(r"(?:vitrail|collections|os)(?:[.][a-z]\w*)*[.](?=[A-Z])")  # before the names of types
+MODULES = re.compile(r"(?:vitrail|collections|os|typing)(?:[.][a-z]\w*)*[.](?=[A-Z])")  # before the names of types
+NAMELESS = re.compile(r"<(?:function|object)[^>]*>+(?: at 0x\w+>)?")  # a default that is code
 
 
 def functions() -> str:
@@ -54,8 +55,17 @@ def signature(name: str, function: Any) -> str:  # noqa: ANN401
             rows.append("    *,")
             star = True
         star = star or parameter.kind is parameter.VAR_POSITIONAL
-        rows.append(f"    {MODULES.sub('', str(parameter))},")
+        if parameter.kind is parameter.VAR_KEYWORD and get_origin(parameter.annotation) is Unpack:
+            (options,) = get_args(parameter.annotation)
+            rows += [f"    {key}: {plain(kind)} = ...," for key, kind in get_type_hints(options).items()]
+        else:
+            rows.append(f"    {NAMELESS.sub('...', MODULES.sub('', str(parameter)))},")
     return "\n".join([f"vitrail.{name}(", *rows, ")"]) if rows else f"vitrail.{name}()"
+
+
+def plain(kind: Any) -> str:  # noqa: ANN401
+    """Write a type as people read it."""
+    return MODULES.sub("", kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind))
 
 
 def commands() -> str:

@@ -4,6 +4,7 @@ Pages are those of docs/, README.md and LOG.md. Files that they link to (code, t
 so that a link to a line of code leads to it; the reference is made from the code. Zensical makes HTML of all that.
 """
 
+import json
 import re
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from notebook import as_markdown
 from signatures import commands, functions
 
 ROOT = Path(__file__).parents[2]
@@ -31,13 +33,20 @@ WORDS = {
     "": "text",
 }
 UNSEARCHED = "---\nsearch:\n  exclude: true\n---\n"
-OWN_PAGES = {"README.md": "index.md", "LOG.md": "log.md"}
+OWN_PAGES = {
+    "README.md": "index.md",
+    "LOG.md": "log.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "docs/ko/README.md": "ko/index.md",
+}
 
 
 def sources() -> Iterator[tuple[Path, Path]]:
     """List the pages, each with its place in the site."""
     yield from ((ROOT / name, Path(place)) for name, place in OWN_PAGES.items())
-    yield from ((page, page.relative_to(DOCS)) for page in sorted(DOCS.rglob("*.md")) if TOOLS not in page.parents)
+    pages = [*sorted(DOCS.rglob("*.md")), *sorted(DOCS.glob("*.ipynb"))]
+    yield from ((page, place_of(page)) for page in pages if str(page.relative_to(ROOT)) not in OWN_PAGES)
 
 
 def place_of(path: Path) -> Path:
@@ -46,7 +55,7 @@ def place_of(path: Path) -> Path:
     if str(inside) in OWN_PAGES:
         return Path(OWN_PAGES[str(inside)])
     if inside.parts[0] == "docs":
-        return inside.relative_to("docs")
+        return inside.relative_to("docs").with_suffix(".md" if inside.suffix == ".ipynb" else inside.suffix)
     return Path("code", *inside.parts[:-1], inside.name.replace(".", "-") + ".md")
 
 
@@ -70,6 +79,10 @@ class Site:
     def page(self, source: Path, place: Path) -> None:
         """Put a page in, its links changed to where things stand in the site."""
         text, last, parts = source.read_text(), 0, []
+        if source.suffix == ".ipynb":
+            text, pictures = as_markdown(json.loads(text), source.stem)
+            for name, picture in pictures.items():
+                (self.folder / place.with_name(name)).write_bytes(picture)
         for fence in FENCE.finditer(text):
             parts += [spaced(self.linked(text[last : fence.start()], source, place)), fence[0]]
             last = fence.end()
@@ -132,7 +145,10 @@ def build(folder: Path) -> None:
     shutil.copyfile(TOOLS / "worker.js", folder / "html/assets/worker.js")
     for page in (folder / "html").rglob("*.html"):
         up = "../" * (len(page.relative_to(folder / "html").parts) - 1)
-        page.write_text(page.read_text().replace(THEIRS, f"{up}assets/worker.js"))
+        text = page.read_text().replace(THEIRS, f"{up}assets/worker.js")
+        if page.parent.name == "ko":
+            text = text.replace('lang="en"', 'lang="ko"', 1)
+        page.write_text(text)
 
 
 if __name__ == "__main__":

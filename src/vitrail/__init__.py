@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vitrail import evaluation as evaluation, inspection as inspection
-    from vitrail.checkpoint import convert as convert, describe as describe, load as load, save as save
+    from vitrail.checkpoint import convert as convert, load as load, save as save
     from vitrail.config import names as names
     from vitrail.errors import (
         CheckpointError as CheckpointError,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from vitrail.verbs.calibrate import calibrate as calibrate
     from vitrail.verbs.data import check_data as check_data, pack_data as pack_data
     from vitrail.verbs.demo import demo as demo
+    from vitrail.verbs.describe import describe as describe
     from vitrail.verbs.evaluate import evaluate as evaluate
     from vitrail.verbs.features import fewshot as fewshot, verify as verify
     from vitrail.verbs.inspect import inspect as inspect
@@ -48,7 +49,7 @@ __version__ = "0.1.0"
 
 # Where each public name lives. Imported on first use, so that configurations need no torch and `--help` is instant.
 _NAMES = {
-    "vitrail.checkpoint": "convert describe load save",
+    "vitrail.checkpoint": "convert load save",
     "vitrail.config": "names",
     "vitrail.errors": "CheckpointError ConfigError DataError ShapeError VitrailError",
     "vitrail.exports.run": "export",
@@ -58,6 +59,7 @@ _NAMES = {
     "vitrail.verbs.calibrate": "calibrate",
     "vitrail.verbs.data": "check_data pack_data",
     "vitrail.verbs.demo": "demo",
+    "vitrail.verbs.describe": "describe",
     "vitrail.verbs.evaluate": "evaluate",
     "vitrail.verbs.features": "fewshot verify",
     "vitrail.verbs.inspect": "inspect",

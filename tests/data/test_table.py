@@ -123,7 +123,10 @@ def test_a_source_survives_pickling(tmp_path: Path) -> None:
     [
         ("", "is empty; expected a header with the columns path and label"),
         ("path,label\n", "names no image; expected a row for each"),
-        ("name,label\n1.png,a\n", r"a column for the path, one of path, file, filename, image; it has 'name', 'label'"),
+        (
+            "name,label\n1.png,a\n",
+            r"a column for the path, one of path, file, filename, image, file_name; it has 'name', 'label'",
+        ),
         (
             "path,kind\n1.png,a\n",
             r"for the label, one of label, class, target, category; it has 'path', 'kind'\. Rename",

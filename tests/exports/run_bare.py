@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import zipfile
 
 import numpy as np
 
@@ -27,7 +28,10 @@ elif path.endswith(".pte"):
 else:
     import torch
 
-    program = torch.export.load(path).module()
+    with zipfile.ZipFile(path) as packed:
+        compiled = any("/data/aotinductor/" in name for name in packed.namelist())
+    machine_code = torch._inductor.aoti_load_package  # pyright: ignore[reportPrivateUsage]
+    program = machine_code(path) if compiled else torch.export.load(path).module()
     found = {name: program(torch.from_numpy(inputs[name]))[0].detach().numpy() for name in inputs}
 assert "vitrail" not in sys.modules
 np.savez(wanted, **found)

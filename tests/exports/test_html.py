@@ -294,6 +294,8 @@ def test_nothing_overflows_on_a_phone_and_all_text_has_contrast(visit: Visit, sc
     contrasts: list[tuple[str, float]] = page.evaluate(CONTRASTS)
     assert len(contrasts) > 20
     assert [(text, ratio) for text, ratio in contrasts if ratio < 4.5] == []
+    places = page.evaluate("['verdict', 'picture'].map((id) => byId(id).getBoundingClientRect().bottom)")
+    assert places[0] < min(places[1], page.evaluate("innerHeight"))  # the answer is seen without scrolling
 
 
 @in_browser

@@ -14,10 +14,12 @@ from vitrail.config import LearnedPositions, ViTConfig
 from vitrail.config.dense import LinearHead, QueryHead
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models import ViT
-from vitrail.models.dense import DenseViT, LinearPatches, Queries, box_of_mask
+from vitrail.models.dense import DenseViT
+from vitrail.models.dense_heads import LinearPatches, Objects, Prediction, Queries, corners
 from vitrail.ops.assignment import assign
 from vitrail.ops.dense import (
     class_scores,
+    guess_losses,
     match,
     pixel_losses,
     query_losses,
@@ -62,7 +64,7 @@ def test_losses_and_matches_equal_the_slow_reference(*, boxed: bool) -> None:
         objects[0, :3, 0] = torch.tensor([1.0, 4.0, 1.0])
         objects[0, :3, 1:] = torch.rand(3, 2, 2).sort(dim=1).values.flatten(1)
         objects[1, 0] = torch.tensor([2.0, 0.1, 0.2, 0.55, 0.9])
-        targets = targets_of_boxes(objects, size)
+        targets, masks = targets_of_boxes(objects), masks[:, :0, :0, :0]
     else:
         labels = torch.randint(0, classes, (2, 9, 10), dtype=torch.uint8)
         labels[0, :5, :3] = VOID
@@ -96,18 +98,37 @@ def test_targets_are_shares_of_what_counts() -> None:
     assert targets.masks[0].tolist() == [[[0.75, 0.0]], [[0.0, 1.0]], [[0.25, 0.0]]]
 
 
-def test_the_mask_of_a_box_is_what_it_covers() -> None:
-    objects = torch.tensor([[[3.0, 0.25, 0.0, 0.875, 0.5], [0.0, 0.0, 0.0, 0.0, 0.0]]])
-    targets = targets_of_boxes(objects, (2, 4))
-    assert targets.classes.tolist() == [[2, -1]]
-    assert targets.masks[0, 0].tolist() == [[0.0, 1.0, 1.0, 0.5], [0.0, 0.0, 0.0, 0.0]]
-    assert targets.masks[0, 1].sum() == 0
+def test_guesses_of_patches_cost_what_the_slow_reference_says() -> None:
+    torch.manual_seed(4)
+    grid, classes = (3, 5), 4
+    scores, boxes = torch.randn(2, 15, classes + 1), torch.rand(2, 15, 2, 2).sort(dim=2).values.flatten(2)
+    objects = torch.zeros(2, 3, 5)
+    objects[0, :, 0] = torch.tensor([1.0, 4.0, 2.0])
+    objects[0, :, 1:] = torch.tensor([[0.0, 0.1, 0.9, 1.0], [0.3, 0.4, 0.6, 0.7], [0.81, 0.02, 0.83, 0.05]])
+    losses = guess_losses(scores, boxes, targets_of_boxes(objects), grid)
+    for image in range(2):
+        there = [(int(row[0]) - 1, row[1:].tolist()) for row in objects[image] if row[0] > 0]
+        wanted = slow.guess_loss(scores[image].tolist(), boxes[image].tolist(), there, grid)
+        assert losses[image].item() == pytest.approx(wanted, rel=1e-5)
+    assert guess_losses(scores, boxes, targets_of_boxes(objects[:, :0]), grid)[1] == losses[1]
 
 
-def test_the_box_of_a_full_rectangle_is_that_rectangle() -> None:
-    logits = torch.full((1, 1, 20, 30), -40.0)
-    logits[0, 0, 4:10, 6:21] = 40.0
-    assert box_of_mask(logits)[0, 0].tolist() == pytest.approx([13.5 / 30, 7 / 20, 15 / 30, 6 / 20], abs=1e-3)
+def test_queries_begin_as_the_likeliest_middles_of_objects() -> None:
+    model = dense(QueryHead(task="detect", queries=4, blocks=1))
+    assert isinstance(model.head, Objects)
+    patches = torch.zeros(1, 15, 24)
+    for place, height in ((3, 2.0), (4, 1.9), (11, 1.0), (0, 0.5)):  # the second is beside a higher one
+        patches[0, place, 0] = height
+    with torch.no_grad():
+        model.head.guess_class.weight.zero_()
+        model.head.guess_class.weight[0, 0] = 5.0
+        guess, chosen = model.head.guess(patches, (3, 5))
+    assert chosen[0, :3].tolist() == [3, 11, 0]
+    first = [0.7 - 0.1, 1 / 6 - 0.1, 0.7 + 0.1, 1 / 6 + 0.1]  # the middle of the first row's fourth patch
+    assert guess.boxes[0, 3].tolist() == pytest.approx(first, abs=1e-5)
+    torch.testing.assert_close(corners(guess.base[0].sigmoid()), guess.boxes[0, chosen[0]])
+    found = dense(QueryHead(task="detect", queries=20, blocks=1))(torch.randn(1, 3, 24, 40))  # of 15 patches
+    assert found.boxes.shape == (1, 20, 4)
 
 
 def test_void_pixels_count_nowhere() -> None:
@@ -151,19 +172,19 @@ def test_class_scores_are_what_queries_say_of_pixels() -> None:
     ids=str,
 )
 def test_queries_are_read_and_patches_stay_in_place(fields: dict[str, object]) -> None:
-    model = dense(QueryHead(task="detect", queries=7, blocks=2, upscale=2), **fields)
+    boxes = dense(QueryHead(task="detect", queries=7, blocks=2), **fields)(torch.randn(2, 3, 24, 40))
+    assert [tuple(part.shape) for part in boxes] == [(2, 7, 6), (2, 0, 0, 0), (2, 7, 4)]
+    model = dense(QueryHead(queries=7, blocks=2, upscale=2), **fields)
     images = torch.randn(2, 3, 24, 40)
     found = model(images)
-    assert found.classes.shape == (2, 7, 6)
-    assert found.masks.shape == (2, 7, 6, 10)
-    assert found.boxes.shape == (2, 7, 4)
+    assert [tuple(part.shape) for part in found] == [(2, 7, 6), (2, 7, 6, 10), (2, 0, 4)]
     larger = model(torch.randn(1, 3, 48, 32))
     assert larger.masks.shape == (1, 7, 12, 8)
-    stages = model.stages(images)
+    stages, _ = model.stages(images)
     assert len(stages) == 3
     for ours, theirs in zip(stages[-1], found, strict=True):
         torch.testing.assert_close(ours, theirs)
-    model.stages(images)[-1].boxes.sum().backward()
+    model.stages(images)[0][-1].masks.sum().backward()
     assert isinstance(model.head, Queries)
     assert model.head.queries.grad is not None
 
@@ -173,24 +194,43 @@ def test_before_queries_join_tokens_are_those_of_the_plain_model() -> None:
     plain = vitrail.create("ViT-Ti/8", classes=5, **SMALL)
     assert isinstance(plain, ViT)
     images = torch.randn(2, 3, 24, 40)
-    tokens = model.before_queries(images, (3, 5))
+    tokens, _ = model.before_queries(images, (3, 5))
     torch.testing.assert_close(tokens[:, 7:], plain.embed(images))
-    representations = [each.represent(images) for each in (model, plain)]
-    torch.testing.assert_close(*representations)
+    assert model.tokens(images).shape == plain.tokens(images).shape
+    assert model.represent(images).shape == plain.represent(images).shape
+
+
+def test_attention_and_maps_are_those_of_the_pass_itself() -> None:
+    model = dense(QueryHead(queries=7, blocks=2))
+    images = torch.randn(2, 3, 24, 40)
+    weights = model.attention_maps(images)
+    assert [tuple(each.shape) for each in weights] == [(2, 3, 16, 16), (2, 3, 23, 23), (2, 3, 23, 23)]
+    torch.testing.assert_close(weights[2].sum(dim=3), torch.ones(2, 3, 23))
+    tokens = model.norm(model.before(images, 3))
+    found, read = model.read(model.before(images, 3), (3, 5)), model(images)
+    torch.testing.assert_close(found.masks, read.masks)
+    torch.testing.assert_close(model.maps_after(images, [2])[2].flatten(2).transpose(1, 2), tokens[:, 8:])
+    features, logits = model.outputs(images)
+    assert logits is None
+    assert features.shape == (2, 24)
 
 
 def test_masked_queries_see_their_mask_alone() -> None:
     model = dense(QueryHead(queries=2, blocks=2))
     masks = torch.full((1, 2, 12, 20), -9.0)
     masks[0, 0, :4, 4:12] = 9.0  # the patches (0, 1) and (0, 2); nothing of the second query
-    allowed = model.allowed(masks, torch.tensor([[True, True]]), (3, 5))
+    said = Prediction(torch.zeros(1, 2, 6), masks, torch.zeros(1, 0, 4))
+    allowed = model.allowed(said, torch.tensor([[True, True]]), (3, 5))
     assert allowed.shape == (1, 1, 18, 18)
     wanted = torch.zeros(15, dtype=torch.bool)
     wanted[1:3] = True
     assert torch.equal(allowed[0, 0, 0, 3:], wanted)
     assert allowed[0, 0, :, :3].all()  # queries and the class token
     assert allowed[0, 0, 1:].all()  # a mask of nothing hides nothing; patches see all
-    assert model.allowed(masks, torch.tensor([[False, False]]), (3, 5)).all()
+    assert model.allowed(said, torch.tensor([[False, False]]), (3, 5)).all()
+    boxes = torch.tensor([[[0.2, 0.0, 0.6, 0.34], [0.0, 0.0, 0.01, 0.01]]])  # the same two patches; none
+    said = Prediction(said.classes, masks[:, :0, :0, :0], boxes)
+    assert torch.equal(model.allowed(said, torch.tensor([[True, True]]), (3, 5)), allowed)
 
 
 def test_what_a_masked_query_must_not_see_does_not_change_it() -> None:
@@ -238,7 +278,8 @@ def test_a_classifier_gets_a_head_of_pixels_and_keeps_its_encoder(pooling: str) 
     model = vitrail.create("ViT-Ti/8", classes=9, pooling=pooling, **SMALL).eval()
     segmenting = vitrail.load(model, classes=4, head=QueryHead(queries=5, blocks=1))
     images = torch.randn(1, 3, 24, 40)
-    torch.testing.assert_close(segmenting.tokens(images), model.tokens(images))
+    before = [each.maps_after(images, [1])[1] for each in (segmenting, model)]  # the query joins the third block
+    torch.testing.assert_close(*before)
     assert segmenting(images).classes.shape == (1, 5, 5)
 
 
@@ -253,5 +294,3 @@ def test_models_without_patches_to_ask_are_refused() -> None:
         QueryHead(upscale=3)
     with pytest.raises(ConfigError, match="got a BiT"):
         vitrail.load(vitrail.create("BiT-R50x1", classes=3, device="meta"), classes=4, head=LinearHead())
-    with pytest.raises(ConfigError, match="was trained to segment"):
-        dense(LinearHead()).outputs(torch.randn(1, 3, 24, 40))

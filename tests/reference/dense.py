@@ -50,7 +50,7 @@ def image_loss(
     for number, target, box in objects:
         row = []
         for query in range(len(classes)):
-            entropy, dice = mask_loss(masks[query], target, known)
+            entropy, dice = mask_loss(masks[query], target, known) if masks else (0.0, 0.0)
             cost = -2 * shares[query][number] + 5 * entropy + 5 * dice
             if box is not None:
                 far = sum(abs(mine - yours) for mine, yours in zip(boxes[query], box, strict=True))
@@ -69,10 +69,32 @@ def image_loss(
     loss /= weights
     for place, query in query_of.items():
         _, target, box = objects[place]
-        entropy, dice = mask_loss(masks[query], target, known)
+        entropy, dice = mask_loss(masks[query], target, known) if masks else (0.0, 0.0)
         more = 5 * entropy + 5 * dice
         if box is not None:
             far = sum(abs(mine - yours) for mine, yours in zip(boxes[query], box, strict=True))
             more += 5 * far + 2 * (1 - giou(boxes[query], box))
         loss += more / len(query_of)
     return loss, [query_of.get(place, -1) for place in range(len(objects))]
+
+
+def guess_loss(classes: Table, boxes: Table, objects: list[tuple[int, Row]], grid: tuple[int, int]) -> float:
+    """The loss of what every patch is guessed to be, one at a time."""
+    loss, weights, real = 0.0, 0.0, []
+    for place, scores in enumerate(classes):
+        y, x = (place // grid[1] + 0.5) / grid[0], (place % grid[1] + 0.5) / grid[1]
+        found = None
+        for number, (left, top, right, bottom) in objects:
+            wide, tall = right - left, bottom - top
+            near_x = abs(x - (left + right) / 2) <= max(0.25 * wide, 0.5 / grid[1])
+            near_y = abs(y - (top + bottom) / 2) <= max(0.25 * tall, 0.5 / grid[0])
+            if near_x and near_y and (found is None or wide * tall < found[0]):
+                found = (wide * tall, number, [left, top, right, bottom])
+        share = softmax(scores)
+        weight = 0.1 if found is None else 1.0
+        loss += -2 * weight * math.log(share[-1 if found is None else found[1]])
+        weights += weight
+        if found is not None:
+            far = sum(abs(mine - yours) for mine, yours in zip(boxes[place], found[2], strict=True))
+            real.append(5 * far + 2 * (1 - giou(boxes[place], found[2])))
+    return loss / weights + (sum(real) / len(real) if real else 0.0)

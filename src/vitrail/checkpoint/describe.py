@@ -13,7 +13,7 @@ from vitrail.checkpoint.adapt import Request
 from vitrail.checkpoint.archives.base import Archive
 from vitrail.checkpoint.description import Arrays, Description, TensorStatistics
 from vitrail.checkpoint.layouts.base import Row
-from vitrail.checkpoint.load import open_checkpoint, recognize
+from vitrail.checkpoint.load import LORA, Checkpoint, recognize
 from vitrail.config import Card, Grid, ModelConfig, ViTConfig, name_of
 from vitrail.errors import CheckpointError
 
@@ -44,8 +44,10 @@ def describe(
     hints = Request.of({"image_size": image_size, "grid": grid, **fields})
     if write_names is not None:
         naming.check_target(write_names, overwrite=overwrite)
-    with open_checkpoint(path) as checkpoint, checkpoint.named(), checkpoint.verifying():
+    with Checkpoint(path) as checkpoint, checkpoint.named(), checkpoint.verifying():
         archive, opened, reason = checkpoint.archive, None, None
+        if LORA in archive.notes:
+            return _describe_lora(checkpoint)
         try:
             opened = recognize(checkpoint.location, archive, hints)
             rows = opened.check()
@@ -75,6 +77,30 @@ def describe(
             tensors=tensors,
             proposal=proposal,
         )
+
+
+def _describe_lora(checkpoint: Checkpoint) -> Description:
+    """Say what a file of LoRA changes, and of which base, which need not be there."""
+    from vitrail.checkpoint.lora_files import read_said  # few files need it
+
+    archive = checkpoint.archive
+    said = read_said(checkpoint.location.weights, archive.notes[LORA])
+    tensors = tuple(replace(tensor, ours=tensor.name) for tensor in _measure(archive, []))
+    changed = f"changes of rank {said.adapt.rank} of {', '.join(said.adapt.matrices)}"
+    return Description(
+        source=checkpoint.location.source,
+        container=archive.kind,
+        size=sum(path.stat().st_size for path in archive.paths),
+        layout="lora",
+        title=f"{changed}, and a classifier, of the base {said.base} (digest {said.digest})",
+        model=name_of(said.config),
+        config=said.config,
+        card=said.card,
+        reason=None,
+        odd=tuple(_oddities(tensors, None)),
+        tensors=tensors,
+        proposal=None,
+    )
 
 
 def _measure(archive: Archive, rows: list[Row]) -> Iterator[TensorStatistics]:

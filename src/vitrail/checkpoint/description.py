@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from vitrail.config import Card, ModelConfig, Provenance, ViTConfig, encode, name_of
+from vitrail.config.dense import QueryHead
 from vitrail.config.name_tables import NamesTable
 from vitrail.errors import harmless
 
@@ -96,6 +97,7 @@ class Description:
     odd: tuple[str, ...]
     tensors: tuple[TensorStatistics, ...] = field(repr=False)
     proposal: Proposal | None = None  # of which tensor is what, where no layout says it
+    program: Mapping[str, Any] | None = None  # what a file of vitrail.export says of itself beside its model
 
     @property
     def parameters(self) -> int:
@@ -122,6 +124,7 @@ class Description:
             "odd": list(self.odd),
             "reason": self.reason,
             "proposal": None if self.proposal is None else self.proposal.document(),
+            "program": self.program,
             "tensors": [{"name": tensor.pop("name"), "parameter": tensor.pop("ours"), **tensor} for tensor in tensors],
         }
 
@@ -131,6 +134,8 @@ class Description:
         labelled = {label: (text,) for label, text in self._lines()}
         labelled |= {"inferred": found["inferred"], "changed": found["changes"]}
         labelled |= {"left out": _first(found["left_out"]), "odd": self.odd}
+        if self.program is not None:
+            return harmless("\n".join(_labelled(labelled)))
         if tensors or self.reason:
             shown = self.tensors if tensors else self.tensors[:SHOWN]
             rows = [(t.name, "x".join(map(str, t.shape)) or "one number", t.dtype, t) for t in shown]
@@ -151,6 +156,8 @@ class Description:
             yield "because", self.reason or ""
             return
         yield "layout", f"{self.layout}: {self.title}"
+        if self.program is not None:
+            yield from _program(self.program)
         if self.reason:
             yield "but", self.reason
         yield "model", self.model or "none of the paper's by name"
@@ -168,8 +175,13 @@ class Description:
             yield "shape", f"units {units}, width {config.width}, {config.channels} channels"
             yield "numerics", f"epsilon {config.epsilon:g}, of the filters {config.filter_epsilon:g}"
         how = "" if config.cosine_scale is None else f" by cosines, times {config.cosine_scale:g}"
-        yield "head", f"{before}{config.classes:,} classes{how}" if config.classes else f"{before}no classifier"
-        yield "parameters", f"{self.parameters:,} in {len(self.tensors):,} tensors"
+        classes = f"{before}{config.classes:,} classes{how}" if config.classes else f"{before}no classifier"
+        if (dense := getattr(config, "head", None)) is not None:
+            what = f"{dense.queries} queries" if isinstance(dense, QueryHead) else "a linear layer of patches"
+            classes = f"{what} to {dense.task} {classes}"
+        yield "head", classes
+        if self.tensors:
+            yield "parameters", f"{self.parameters:,} in {len(self.tensors):,} tensors"
         if card.class_names:
             yield "classes", ", ".join(card.class_names[:6]) + (", ..." if len(card.class_names) > 6 else "")
         if card.provenance:
@@ -227,6 +239,30 @@ class Written:
             labelled[name.replace("_", " ")] = _first(said[name])
         labelled["wrote"] = (f"{self.path} ({self.layout}, {self.parameters:,} parameters)",)
         return harmless("\n".join(_labelled(labelled)))
+
+
+def _program(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Say what a program takes and gives, and how far it is from the model that it was made of."""
+    yield "written", f"to {said['to']}, in {said['precision']}"
+    sizes, own = said["sizes"], "{}x{}".format(*said["sizes"]["own"])
+    most = f" to {sizes['most']}" if sizes["most"] < 1 << 16 else " on"
+    multiples = "" if sizes["step"] == 1 else f" that are multiples of {sizes['step']}"
+    sides = f"any sides{multiples}, from {sizes['least']} pixels{most}"
+    kind = "uint8 B H W C, resized" if said["input"] == "pixels" else "float32 B C H W, scaled"
+    yield "takes", f"{said['input']}, {kind}: any batch; {sides if sizes['free'] else f'{own} alone'}"
+    yield "gives", " and ".join(said["outputs"])
+    found = said["verified"]
+    yield (
+        "verified",
+        f"differs from the model by {found['difference']:.1e} at most, of numbers up to {found['scale']:.3g}",
+    )
+    if (int8 := said.get("int8")) is not None:
+        images = f"{int8['images']:,} images"
+        before, after = (f"{share:.2%}" for share in int8["accuracy"])
+        measured = (
+            f"accuracy {before} before, {after} in int8" if int8["labeled"] else f"{after} of the answers stay the same"
+        )
+        yield "int8", f"{int8['layers'] - len(int8['kept'])} of {int8['layers']} products; {measured}, on {images}"
 
 
 def _proposed(proposal: Proposal | None) -> Iterator[str]:

@@ -57,6 +57,7 @@ def load(
     grid: Grid | None = None,
     keep_pre_logits: bool = False,
     device: torch.device | str | None = None,
+    base: str | os.PathLike[str] | Model | None = None,
     **fields: object,
 ) -> Model:
     """Load a ViT, hybrid or BiT from a file or folder in any layout, an https:// address or hf:OWNER/NAME, to evaluate.
@@ -68,6 +69,7 @@ def load(
     table; `names` a table that `vitrail.describe` proposed; other fields are those of `CHANGEABLE`. What a file does
     not say of its images is assumed, and said, unless you give it: `preprocessing="imagenet"` (a name, a Preprocessing
     or its fields), `mean`, `deviation`, `resize`, `crop_share`, `interpolation`. `model.card` says what was done.
+    `base` is where the base of a file of LoRA is (lora.safetensors of a run), if not where that says.
     """
     changes: dict[str, Any] = {"image_size": image_size, "classes": classes, "patch": patch, "channels": channels}
     changes |= {"grid": grid, "keep_pre_logits": keep_pre_logits, **fields}
@@ -77,7 +79,7 @@ def load(
             raise ConfigError("the model is in memory, and its parameters have our names. Leave names out.")
         return ModelInMemory(path).model(device=device, **changes)
     request = Request.of(changes)
-    with open_checkpoint(path) as checkpoint:
+    with open_checkpoint(path, of_run(base)) as checkpoint:
         return checkpoint.build(request, device)
 
 
@@ -308,7 +310,20 @@ class Checkpoint:
                 sums.result()
 
 
-open_checkpoint = Checkpoint
+LORA = "vitrail_lora"  # the note of a file that holds changes of a base alone
+
+
+def open_checkpoint(path: str | os.PathLike[str], base: str | os.PathLike[str] | Model | None = None) -> Checkpoint:
+    """Open a checkpoint; of a file of LoRA with its base, the one that it names or another path to it."""
+    found = Checkpoint(path)
+    if LORA in found.archive.notes:
+        from vitrail.checkpoint.lora_files import LoRACheckpoint  # few files need it
+
+        return LoRACheckpoint(found, base)
+    if base is not None:
+        found.close()
+        raise ConfigError(f"{os.fspath(path)} is a whole model, and no changes of a base. Leave base out.")
+    return found
 
 
 def _log(provenance: Provenance, assumption: str | None) -> None:

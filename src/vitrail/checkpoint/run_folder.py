@@ -21,6 +21,7 @@ from vitrail.config import Card, ModelConfig, Preprocessing, Provenance, ViTConf
 from vitrail.config.check import number, texts
 from vitrail.config.given import check_weights
 from vitrail.config.objective import Objective
+from vitrail.config.outputs import Outputs
 from vitrail.config.zoo import BOX, boxed
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.files import (
@@ -44,7 +45,7 @@ OPTIMIZED = "optimized.json"  # of a model in eight bits: its weights have scale
 BEGUN, SAVED = "training.json", "checkpoints"  # of a run: what was asked, and the folder of its checkpoints
 STEP = re.compile(r"step-(\d{9,})")
 RUN_FILES = ("config.json", WEIGHTS, OBJECTIVE, "preprocessing.json", "classes.json", "provenance.json")
-RUN_FILES += ("metrics.json", "calibration.json", OPTIMIZED, SUMS)
+RUN_FILES += ("metrics.json", "calibration.json", "outputs.json", OPTIMIZED, SUMS)
 HF_FILES = ("config.json", "model.safetensors", "preprocessor_config.json")
 ADAPTER = "adapter_config.json"  # of peft
 DOCUMENTS = (
@@ -187,11 +188,15 @@ def read_run_card(folder: Path, classes: int | None) -> Card:
             parts["metrics"] = {name: number(f"metric {name}", value) for name, value in read_document(path).items()}
         if (path := folder / "calibration.json").is_file():
             parts["temperature"] = number("temperature", read_document(path).get("temperature"))
+        if (path := folder / "outputs.json").is_file():
+            parts["outputs"] = decode(read_document(path), Outputs, "outputs")
         card = Card(**parts)
     except ConfigError as error:
         raise CheckpointError(f"{folder}: {error} Copy the folder again.") from error
     if card.class_names is not None and len(card.class_names) != classes:
         raise CheckpointError(f"{folder}: {len(card.class_names)} class names for {classes} classes. Copy it again.")
+    if card.outputs is not None and card.outputs.size != classes:
+        raise CheckpointError(f"{folder}: {card.outputs.size} outputs are told of, {classes} are there. Copy it again.")
     return card
 
 
@@ -220,6 +225,8 @@ def write_run(
         documents["metrics.json"] = dict(card.metrics)
     if card.temperature != 1:
         documents["calibration.json"] = {"temperature": card.temperature}
+    if card.outputs is not None:
+        documents["outputs.json"] = encode(card.outputs)
     write_documents(folder, documents)
     write_safetensors(folder / WEIGHTS, tensors, to_note(config, card))
     if predictor is None:

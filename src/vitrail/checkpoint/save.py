@@ -23,6 +23,7 @@ from vitrail.checkpoint.run_folder import HF_FILES, OWN, RUN_FILES, write_docume
 from vitrail.config import Card, Grid, LearnedPositions, ModelConfig, PatchStem, Provenance, ViTConfig
 from vitrail.config.given import check_layout
 from vitrail.config.name_tables import is_table, read_names
+from vitrail.config.outputs import LabelOutputs, NumberOutputs
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.files import check_replaceable, home_path, new_folder, write_sums, writing
 from vitrail.models import Model
@@ -98,12 +99,14 @@ def convert(
     grid: Grid | None = None,
     keep_pre_logits: bool = False,
     dtype: str | None = None,
+    base: str | os.PathLike[str] | None = None,
     **fields: object,
 ) -> Written:
     """Read weights in any layout and write them in another, in the precision that they have; adapted as `load` does.
 
     `path`, `layout` and `lossy` are those of `save`, `source` and what is not named here those of `load`; `overwrite`
-    replaces what is there; `dtype` is the precision to write: float32, float16 or bfloat16.
+    replaces what is there; `dtype` is the precision to write: float32, float16 or bfloat16. Of a file of LoRA what is
+    written is its base with the changes added; `base` is where that is, if not where the file says.
     """
     chosen = _find_layout(layout)
     target = check_target(path, chosen, overwrite=overwrite)
@@ -112,7 +115,7 @@ def convert(
     changes = {"image_size": image_size, "classes": classes, "patch": patch, "channels": channels, "grid": grid}
     request = Request.of({**changes, "keep_pre_logits": keep_pre_logits, **fields})
     precision = None if dtype is None else PRECISIONS[dtype]
-    with open_checkpoint(source) as checkpoint:
+    with open_checkpoint(source, base) as checkpoint:
         config, weights, card, came = checkpoint.read(
             request,
             precision,
@@ -235,6 +238,12 @@ def _notes(config: ModelConfig, card: Card, layout: Layout, dialect: Dialect, ta
         yield "transformers' ViTModel adds a pooler of random weights: load it with add_pooling_layer=False"
     if card.temperature != 1:
         yield f"the layout has no place for the temperature, {card.temperature:.4g}: its probabilities are uncalibrated"
+    if isinstance(card.outputs, NumberOutputs):
+        by, plus = (", ".join(f"{value:.6g}" for value in part) for part in (card.outputs.deviation, card.outputs.mean))
+        yield f"the layout has no place for the units of numbers: outputs times {by}, plus {plus}"
+    elif isinstance(card.outputs, LabelOutputs):
+        least = ", ".join(f"{value:.3g}" for value in card.outputs.thresholds[:8])
+        yield f"the layout has no place for labels' thresholds, of a sigmoid each: {least}"
     if card.class_names and not says_all:
         yield "the layout has no place for the class names"
 

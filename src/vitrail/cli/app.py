@@ -144,7 +144,7 @@ def _shield(command: Callable[..., None]) -> Callable[..., None]:
     return shielded
 
 
-def _in_our_words(program: Any, words: list[str]) -> list[str]:  # noqa: ANN401
+def in_our_words(program: Any, words: list[str]) -> list[str]:  # noqa: ANN401
     """Give a command's options by their names here; others are settings, where it takes any: --set lr=1e-3."""
     command, rest = program, list(words)
     if rest and rest[0] in OTHERS:
@@ -220,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         program = typer.main.get_command(make_app())
-        program(_in_our_words(program, words), prog_name="vitrail")
+        program(in_our_words(program, words), prog_name="vitrail")
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else int(done.code is not None)
     except KeyboardInterrupt:

@@ -12,6 +12,10 @@ from vitrail.runtime.reporter import reporting
 TrainedSize = Annotated[
     str | None, option("Pixels that it was trained on, where its positions need it.", metavar="SIDE|HxW")
 ]
+Base = Annotated[
+    str | None,
+    option("Of a file of LoRA: the weights that it changes.", metavar="FILE|NAME", default="those that the file names"),
+]
 Names = Annotated[str | None, option("A table of which tensor is what, a .toml that describe wrote.", metavar="TABLE")]
 Propose = Annotated[bool, option("Propose names although a layout is recognised.", "--propose")]
 Check = Annotated[
@@ -75,6 +79,7 @@ def convert(
     grid: Grid = None,
     names: Names = None,
     dtype: Dtype = None,
+    base: Base = None,
     settings: Said = None,
     as_json: Json = False,
     **options: Any,  # noqa: ANN401

@@ -19,8 +19,17 @@ Overwrite = Annotated[bool, option("Replace OUT where it is a packed folder.", "
 Mirrored = Annotated[bool, option("Also find copies that were mirrored.", "--mirrored")]
 Task = Annotated[
     str | None,
-    option("segment or detect: look at masks, or at boxes.", metavar="WORD", default="by what the data holds"),
+    option(
+        "multilabel, regression or ordinal: read what training would; segment or detect: look at masks, or at boxes.",
+        metavar="WORD",
+        default="by what the data holds",
+    ),
 ]
+Columns = Annotated[
+    str, option("Of a table: its labels (0 and 1) or numbers.", metavar="NAME,...", default="usual names")
+]
+Order = Annotated[str, option("Of classes, lowest first.", metavar="NAME,...", default="by their numbers")]
+Empty = Annotated[bool, option("Images without any label have none of them.", "--allow-empty")]
 Unlabeled = Annotated[bool, option("Also read images without a label.", "--unlabeled")]
 
 
@@ -30,6 +39,9 @@ def check(
     mirrored: Mirrored = False,
     unlabeled: Unlabeled = False,
     task: Task = None,
+    columns: Columns = "",
+    order: Order = "",
+    allow_empty: Empty = False,
     allow_pipe: Pipe = False,
     quiet: Quiet = False,
     as_json: Json = False,

@@ -17,6 +17,7 @@ from vitrail.cli.options import (
     Said,
     Side,
     Split,
+    Windows,
     argument,
     measuring,
     option,
@@ -86,6 +87,7 @@ def evaluate(
     corruptions: Corruptions = False,
     severities: Severities = "1,2,3,4,5",
     beside: Beside = None,
+    windows: Windows = False,
     image_size: Side = None,
     out: Out = None,
     page: Page = None,
@@ -97,13 +99,16 @@ def evaluate(
     Every image counts once. Data without a test or val split: the images that the run kept back from training are
     taken; `--split` takes them all. `--out` writes evaluation.json and predictions.csv; `--report` also writes the page
     of `vitrail inspect` for the most confident mistakes. Outputs are cached, so that the same again takes seconds.
+    A model that segments or detects is measured on masks or boxes: mean IoU, or COCO's AP; `--windows` looks at large
+    images window by window, and `--report` shows the worst ones beside the truth.
     `--preprocessing measure` tries the usual ways on labeled images and takes the best: its accuracy is optimistic.
     """
-    answer("evaluate", locals())
+    found = answer("evaluate", locals())
     if as_json or not is_main():
         return
     if out is not None:
-        say(f"evaluation.json and predictions.csv are in {out}")
+        rows = "predictions.json" if "task" in found.document() else "predictions.csv"
+        say(f"evaluation.json and {rows} are in {out}")
     if page is not None:
         say(f"page: {Path(page) / 'report.html'}")
 

@@ -81,6 +81,12 @@ Aspect = Annotated[
         "--keep-aspect-ratio",
     ),
 ]
+Windows = Annotated[
+    bool,
+    option(
+        "Segment or detect in images larger than the model's size window by window, not squashed to it.", "--windows"
+    ),
+]
 Mean = Annotated[
     str | None, option("Mean of levels from 0 to 1: one, or one for each channel.", metavar="NUMBER,...", default=False)
 ]

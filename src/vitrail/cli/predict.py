@@ -19,6 +19,7 @@ from vitrail.cli.options import (
     Precision,
     Quiet,
     Said,
+    Windows,
     Workers,
     argument,
     option,
@@ -39,7 +40,13 @@ Csv = Annotated[str | None, option("Write the answers there; - is standard outpu
 Embed = Annotated[
     str | None, option("Write features, .npy (N x D) or .parquet (with names), instead of the table.", metavar="FILE")
 ]
+Out = Annotated[
+    str | None,
+    option("Write masks (indexed PNG), overlays and predictions.json there, of a model that segments or detects."),
+]
+Score = Annotated[float, option("How sure an object must be, from 0 to 1, of a model that detects.", metavar="SHARE")]
 Size = Annotated[str | None, option("Of the images.", metavar="SIDE|HxW", default="the model's own")]
+OF_ANSWERS = ("top", "score", "windows")  # what features have none of
 
 
 @with_options_of(preparing)
@@ -49,6 +56,9 @@ def predict(
     top: Top = 5,
     csv: Csv = None,
     embed: Embed = None,
+    out: Out = None,
+    score: Score = 0.5,
+    windows: Windows = False,
     image_size: Size = None,
     keep_aspect_ratio: Aspect = False,
     token_merging: Merging = None,
@@ -62,7 +72,7 @@ def predict(
     as_json: Json = False,
     **options: Any,  # noqa: ANN401
 ) -> None:
-    """Classify images: for each the most probable classes.
+    """Classify images: for each the most probable classes; or their masks, or the boxes of their objects.
 
     Folders are read with all the folders in them. An image that cannot be
     read is named on standard error and left out; the exit status is then 1,
@@ -76,14 +86,23 @@ def predict(
       find photos -name '*.jpg' | vitrail predict runs/pets - --json
 
       vitrail predict ViT-B_16.npz photos/ --embed features.parquet
+
+      vitrail predict runs/cells photos/ --out found/
     """
     if as_json and csv == "-":
         raise ConfigError("--json and --csv - both want standard output. Give --csv a file, or leave one of them out.")
-    given = {name: value for name, value in locals().items() if name not in ("csv", "embed")}
+    given = {name: value for name, value in locals().items() if name not in ("csv", "embed", "out")}
     check_usage("predict", read_flags(given))
+    from vitrail.verbs.dense import task_of
+    from vitrail.verbs.dense_predict import DensePredictions
     from vitrail.verbs.predict import embeddings
     from vitrail.verbs.predictions import FEATURES, Embeddings, check_file, save_features
 
+    task = task_of(model)
+    if task is None and out is not None:
+        raise ConfigError("--out is of models that segment or detect; this one classifies. Take --csv or --embed.")
+    if task is not None and csv is not None:
+        raise ConfigError(f"--csv is of classes of images; the model was trained to {task}. Take --out or --json.")
     if csv not in (None, "-"):
         check_file(csv)
     if embed is not None:
@@ -92,13 +111,20 @@ def predict(
     if not given["images"]:
         raise DataError("there are no paths on standard input. Write the paths of images there, one a line.")
     if embed is not None and csv is None and not as_json:
-        found = call(embeddings, {name: value for name, value in given.items() if name != "top"})
+        found = call(embeddings, {name: value for name, value in given.items() if name not in OF_ANSWERS})
     else:
         found = call("predict", {**given, "features": embed is not None})
     if embed is not None:
         save_features(embed, found)
     if isinstance(found, Embeddings):
         say(f"{len(found.names):,} images, {found.features.shape[1]:,} features each: {embed}")
+    elif isinstance(found, DensePredictions):
+        made = [] if out is None else found.save(out)
+        lines = [json.dumps({"model": model, **found.document()}, indent=2)] if as_json else found.table()
+        for line in lines:
+            say(line)
+        if made and not as_json:
+            say(f"{len(made):,} files: {out}")
     else:
         show(found, model, csv, as_json=as_json)
     for name, reason in found.failed:

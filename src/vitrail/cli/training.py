@@ -44,6 +44,15 @@ Minutes = Annotated[float | None, option("As many steps as fit into so many minu
 Objective = Annotated[
     str | None, option("What is learned: labels, masked-patch, mae, next-pixel.", metavar="WORD", default="labels")
 ]
+Task = Annotated[
+    str | None,
+    option(
+        "What is asked of each image: classify, multilabel, regression, ordinal; or segment (classes of pixels), "
+        "detect (boxes).",
+        metavar="WORD",
+        default="classify",
+    ),
+]
 Probe = Annotated[
     str | None,
     option(
@@ -102,6 +111,7 @@ def finetune(
     epochs: Epochs = None,
     minutes: Minutes = None,
     objective: Objective = None,
+    task: Task = None,
     probe: Probe = None,
     seed: Seed = None,
     track: Track = None,
@@ -216,7 +226,7 @@ def _print_run(run: "Run", data: str, probe: str | None) -> None:
     out = harmless(str(run.folder))
     typer.secho(f"{'finished before' if run.again else 'finished'}: {out}", bold=True)
     images, folder = shlex.quote(data), shlex.quote(out)
-    if "accuracy" in run.metrics or "test_accuracy" in run.metrics or not {"loss", "test_loss"} & run.metrics.keys():
+    if run.answers:
         commands = [f"predict {folder} PHOTOS", f"evaluate {folder} {images}"]
     else:  # nothing was learned of classes yet
         labeled = shlex.quote(probe or (data if run.labeled else "SOURCE"))

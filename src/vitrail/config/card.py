@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vitrail.config.check import Checked, needs, number, positive, texts
+from vitrail.config.outputs import NumberOutputs, Outputs
 from vitrail.config.preprocessing import AUTHORS, IMAGENET, Preprocessing
 from vitrail.errors import ConfigError
 
@@ -49,11 +50,13 @@ class Card(Checked):
     provenance: Provenance | None = None
     metrics: Mapping[str, float] = field(default_factory=dict, metadata={"check": _metrics})
     temperature: float = needs(positive, 1.0)  # by which logits are divided before they are probabilities
+    outputs: Outputs | None = None  # what the model's outputs mean; None: the logits of one class
 
     def without_names(self) -> "Card":
         """Give it for another classifier: the classes so far are remembered as seen, its temperature is forgotten."""
-        seen = tuple(sorted({*(self.class_names or ()), *self.seen}))
-        return replace(self, class_names=None, seen=seen, temperature=1.0)
+        before = () if isinstance(self.outputs, NumberOutputs) else self.class_names or ()
+        seen = tuple(sorted({*before, *self.seen}))
+        return replace(self, class_names=None, seen=seen, temperature=1.0, outputs=None)
 
     @property
     def assumed(self) -> tuple[str, ...]:

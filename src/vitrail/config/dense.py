@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 from vitrail.config.check import DEEPEST, Checked, needs, one_of, whole
+from vitrail.config.task import ImageTask, task_word
 from vitrail.errors import ConfigError
 
 DenseTask = Literal["segment", "detect"]
@@ -13,6 +14,11 @@ LARGEST_UPSCALE = 32
 def read_task(word: object) -> DenseTask:
     """Read a task; refuses another."""
     return cast(DenseTask, one_of("task", word, get_args(DenseTask)))
+
+
+def dense_of(task: ImageTask) -> DenseTask | None:
+    """Give the word of a task of pixels or objects; None of another."""
+    return read_task(word) if (word := task_word(task)) in get_args(DenseTask) else None
 
 
 def power_of_two(name: str, value: object) -> int:

@@ -49,13 +49,14 @@ OPTIONS = {
 
 def read_export(to: str, precision: str | None, loss: float | None, *, calibrates: bool) -> tuple[str, str]:
     """Read a target and a precision, in other programs' words too; refuse what goes with neither."""
-    word = to.lower()
+    word = (to if isinstance(to, str) else one_of("to", to, tuple(SUFFIX))).lower()
     target = TARGET_WORDS.get(word, word)
     if target not in SUFFIX:
         hint = f" {ANSWERS[word]}" if word in ANSWERS else suggest(word, SUFFIX)
         raise ConfigError(f"there is no target {to!r}.{hint}")
     able = PRECISIONS[target]
-    chosen = able[0] if precision is None else PRECISION_WORDS.get(precision.lower(), precision.lower())
+    given = able[0] if precision is None else precision
+    chosen = PRECISION_WORDS.get(given.lower(), given.lower()) if isinstance(given, str) else given
     if chosen not in able:
         one_of("precision", chosen, ("float32", "float16", "int8"))
         raise ConfigError(f"{target} is written in {' or '.join(able)}; got precision={chosen}.")

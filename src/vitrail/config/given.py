@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.config.check import check_field, merging_share, number, truth, whole
-from vitrail.config.engine import check_engine, read_precision
-from vitrail.config.fields import hints, parts_of, read_settings
+from vitrail.config.dense import DenseHead, QueryHead
+from vitrail.config.fields import hints, make, parts_of, read_settings
 from vitrail.config.model import ViTConfig
 from vitrail.config.name_tables import is_table
 from vitrail.config.preprocessing import MEASURE, SAID_IN_TRAINING, read_preprocessing
 from vitrail.config.recipe import Training
 from vitrail.config.recipes import recipe
-from vitrail.config.trackers import check_trackers
 from vitrail.config.words import ANSWERS, MODEL, TRAINING, suggest
-from vitrail.config.zoo import FILE_FIELDS, boxed, names, parse, read_model_settings
+from vitrail.config.zoo import EVERY_PART, FILE_FIELDS, boxed, names, parse, read_model_settings, row
 from vitrail.errors import CheckpointError, ConfigError, DataError, some_of
 from vitrail.files import home_path
 
@@ -43,12 +42,14 @@ def check_usage(verb: str, given: Mapping[str, Any]) -> None:
         fields = {name: value for name, value in given.items() if name not in own}
         ours, _ = read_fields(model, given.get("recipe"), given.get("settings", ()), fields)
         check_minutes(given.get("minutes"), ours)
+        from vitrail.config.trackers import check_trackers  # here and below: few calls need it, and each costs a start
+
         check_trackers(given.get("track") or (), tensorboard=bool(given.get("tensorboard")))
         read_preprocessing({name: given[name] for name in SAID_IN_TRAINING if name in given})
     elif verb == "plan":
         check_plan(given)
     elif verb in ("study", "study_costs"):
-        from vitrail.config.study import check_study  # here and below: few calls need it, and each costs a start
+        from vitrail.config.study import check_study
 
         numbers = {name: given.get(name) for name in ("seeds", "minutes", "jobs")}
         check_study(str(given["name"]), str(given.get("scale", "cpu")), **numbers)
@@ -64,6 +65,8 @@ def check_usage(verb: str, given: Mapping[str, Any]) -> None:
         if isinstance(images, str):
             check_data(images)
     elif verb == "optimize":
+        from vitrail.config.engine import check_engine, read_precision
+
         precision = read_precision(str(given.get("precision", "auto")), ("auto",))
         check_engine(str(given.get("engine", "auto")), "float32" if precision == "auto" else precision)
         read_preprocessing(given)
@@ -80,6 +83,8 @@ def check_usage(verb: str, given: Mapping[str, Any]) -> None:
             beside=given.get("beside", ()),
             passing=given.get("keep_aspect_ratio", False),
         )
+        from vitrail.config.engine import check_engine
+
         check_engine(str(given.get("engine", "auto")), str(given.get("precision", "float32")))
     weights = given.get("path" if verb == "describe" else "source")
     several = (*given.get("models", ()), *given.get("beside", ())) if verb in ("soup", "evaluate") else ()
@@ -221,15 +226,40 @@ def read_fields(
     settings = [_placed(text.strip()) for text in settings]
     if any(re.match(r"model\.classes\b", name) for name in (*given, *settings)):
         raise ConfigError("the data decides the number of classes. Leave classes out.")
+    head, given, settings = _take_head(given, settings)
     of_model = {name.removeprefix("model."): value for name, value in given.items() if name.startswith("model.")}
     texts = [text.removeprefix("model.") for text in settings if text.startswith("model.")]
     named = {"name": model} if model is not None and not is_checkpoint(model) else {}
     theirs = read_model_settings(texts, of_model, **named) if texts or of_model else {}
     given = {name: value for name, value in given.items() if not name.startswith("model.")}
+    if head is not None:
+        theirs["head"] = head
     ours = _read_training(recipe_name, [text for text in settings if not text.startswith("model.")], given)
     if "steps" in ours and "epochs" in ours:
         raise ConfigError("a run's length is given twice: steps and epochs. Give one.")
     return ours, theirs
+
+
+def _take_head(given: Mapping[str, Any], settings: Sequence[str]) -> tuple[DenseHead | None, dict[str, Any], list[str]]:
+    """Take what is said of a head of pixels or objects: its kind, and its fields, which no model has before."""
+    pairs = [
+        *given.items(),
+        *((name.strip(), value.strip()) for name, _, value in (t.partition("=") for t in settings)),
+    ]
+    said = {name.removeprefix("model."): value for name, value in pairs if re.match(r"(model\.)?head(\.|$)", name)}
+    if not said:
+        return None, dict(given), list(settings)
+    kind = said.pop("head", QueryHead())
+    base = make(ViTConfig, row(EVERY_PART)[1], {"head": kind}).head
+    if base is None:
+        raise ConfigError("a head of pixels or objects is queries or linear; got none. Leave head out.")
+    fields = {name.removeprefix("head."): value for name, value in said.items()}
+    texts = [f"{name}={value}" for name, value in fields.items() if isinstance(value, str)]
+    values = {name: value for name, value in fields.items() if not isinstance(value, str)}
+    head = make(type(base), vars(base), read_settings(type(base), vars(base), texts, values))
+    mine = re.compile(r"(model\.)?head(\.|\s*=|$)")
+    left = {name: value for name, value in given.items() if not mine.match(name)}
+    return head, left, [text for text in settings if not mine.match(text)]
 
 
 def _placed(text: str) -> str:

@@ -29,7 +29,7 @@ from vitrail.errors import ConfigError, ShapeError
 Grid = tuple[int, int]  # rows, cols
 # The class token; mean or maximum of the patches; token and mean side by side; the class token and the first register
 # (DeiT's distillation token), each with a classifier, averaged; a learned query's attention to the patches.
-Pooling = Literal["token", "mean", "max", "token+mean", "distilled", "attention"]
+Pooling = Literal["token", "mean", "max", "token+mean", "mean-all", "distilled", "attention"]
 Activation = Literal["gelu-tanh", "gelu", "relu", "quick-gelu", "silu"]
 Norm = Literal["pre", "post"]
 FinalNorm = Literal["tokens", "pooled", "none"]  # of every token, before pooling; of what is pooled; there is none
@@ -206,6 +206,12 @@ class ViTConfig(Checked, word="vit"):
     def leading(self) -> int:
         """How many tokens stand before the patches: the class token and the registers."""
         return self.class_tokens + self.registers
+
+    @property
+    def reads_plainly(self) -> bool:
+        """Whether the classifier reads the class token, or the patches where there is no other token."""
+        patches = self.pooling in ("mean", "max") and not self.class_tokens
+        return not self.registers and (self.pooling == "token" or patches)
 
     @property
     def reads_class_token_alone(self) -> bool:

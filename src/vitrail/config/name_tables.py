@@ -46,7 +46,7 @@ MODEL: dict[str, tuple[Check, str]] = {
     "activation": _words(*get_args(Activation)),
     "epsilon": _EPSILON,
     "norm": _words(*get_args(Norm)),
-    "pooling": _words("token", "mean", "max", "token+mean"),
+    "pooling": _words("token", "mean", "max", "token+mean", "mean-all"),
     "final_norm": _words(*get_args(FinalNorm)),
     "positions": _words("learned", "none", "sinusoidal", "sinusoidal-2d", "sinusoidal-2d-simple"),
     "image_size": (_is_size, "[height, width]"),

@@ -1,4 +1,4 @@
-"""What a model learns from images, their labels or the images themselves; and which of its weights learn it."""
+"""What a model learns from images, their labels, a teacher or the images themselves; and which of its weights do."""
 
 import re
 from dataclasses import dataclass
@@ -235,3 +235,29 @@ def check_adapt(config: ModelConfig, adapt: Adapt, *, fresh: bool) -> None:
                 f"adapt=last-{adapt.blocks}: the model has {count} {what}. Set adapt=last-{max(count // 2, 1)}, "
                 "or adapt=full for all of it."
             )
+
+
+def _teacher(name: str, value: object) -> str:
+    return text(name, value).strip()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftDistillation(Checked, word="soft"):
+    """The teacher's probabilities, of logits over a temperature (Hinton et al., 2015)."""
+
+    teacher: str | None = needs(_teacher, None)  # a checkpoint
+    temperature: float = needs(positive, 3.0)
+    share: float = needs(share, 0.9)  # of the loss that is the teacher's; the labels have the rest
+    token: bool = False  # a second token and classifier learn from the teacher alone
+
+
+@dataclass(frozen=True, kw_only=True)
+class HardDistillation(Checked, word="hard"):
+    """The teacher's answer, as if it were a label."""
+
+    teacher: str | None = needs(_teacher, None)
+    share: float = needs(share, 0.5)
+    token: bool = False
+
+
+Distillation = SoftDistillation | HardDistillation

@@ -18,7 +18,9 @@ from vitrail.config.check import (
     whole,
     word_or_numbers,
 )
-from vitrail.config.objective import Adapt, Full, Labels, LoRA, Objective, word_of
+from vitrail.config.dense import DenseTask
+from vitrail.config.objective import Adapt, Distillation, Full, Labels, LoRA, Objective, word_of
+from vitrail.config.task import Classify, Detect, ImageTask, Segment, check_task, task_word
 from vitrail.errors import ConfigError
 
 # How sizes change: antialiased (the default); as the authors' vision_transformer (bilinear, half-pixel centers, not
@@ -29,7 +31,7 @@ Crop = Literal["inception", "squash", "middle"]
 Adjust = Literal["match_rms_adamw", "original"]  # of Muon: updates as large as AdamW's, or as Jordan et al. have them
 Decay = Literal["kernels", "all"]  # what weight decay shrinks: matrices and filters, or every parameter
 Curve = Literal["constant", "linear", "cosine", "staircase"]
-Loss = Literal["softmax", "sigmoid"]
+Loss = Literal["softmax", "sigmoid", "squared", "huber"]
 Precision = Literal["auto", "float32", "bfloat16"]
 Compile = Literal["auto", "on", "off"]
 Parallel = Literal["ddp", "fsdp"]
@@ -39,7 +41,9 @@ Weighting = Literal["balanced", "effective"]  # of classes: by 1 / images, or by
 AugmentOn = Literal["auto", "workers", "device"]
 MOST_STEPS = 10**12
 LABELS = Labels()
+ONE_CLASS = Classify()
 ALL = Full()
+OF_IMAGES = ("mixup", "cutmix", "randaugment", "random_erasing")  # what masks and boxes cannot follow
 LEAST_LAYER_DECAY = 0.5  # under which lower layers hardly learn
 
 
@@ -186,6 +190,7 @@ class Training(Checked, word="training"):
     image_size: tuple[int, int] | None = needs(image_size, None)  # None: the model's own
     clip_norm: float | None = needs(positive, None)  # the largest norm of all gradients together
     objective: Objective = LABELS
+    task: ImageTask = ONE_CLASS  # what is asked of labelled images
     loss: Loss = "softmax"
     label_smoothing: float = needs(rate, 0.0)  # share of every target that is spread over all classes
     # What a class counts for in the loss; None: as much as any other.
@@ -195,6 +200,7 @@ class Training(Checked, word="training"):
     sampling: Sampling = "shuffled"
     logit_adjustment: float = needs(not_negative, 0.0)  # times the log of a class's share, in the loss (Menon et al.)
     focal: float = needs(not_negative, 0.0)  # power of the focal loss (Lin et al., 2017); 0: none
+    distill: Distillation | None = None  # a teacher, beside the labels
     ema: EMA | None = None
     augmentation: Augmentation = Augmentation()
     dropout: float | None = needs(rate, None)  # None: the model's own
@@ -228,6 +234,9 @@ class Training(Checked, word="training"):
             raise ConfigError(f"give steps or epochs, one of them; got steps={self.steps}, epochs={self.epochs}.")
         self._check_margin()
         self._check_objective()
+        self._check_distill()
+        object.__setattr__(self, "loss", check_task(self.task, vars(self)))
+        self._check_dense()
         if isinstance(self.adapt, LoRA) and self.parallel == "fsdp":
             raise ConfigError("adapt=lora leaves little to share out. Set parallel=ddp.")
         if isinstance(self.optimizer, Muon) and self.parallel == "fsdp":
@@ -253,11 +262,48 @@ class Training(Checked, word="training"):
             raise ConfigError(
                 f"an objective without labels trains all weights; got adapt={word_of(self.adapt)}. Set adapt=full."
             )
+        if not isinstance(self.task, Classify):
+            raise ConfigError(
+                f"task={task_word(self.task)} is of labels, and the objective learns without. Leave it out."
+            )
         usual = {"margin": None, "held_out": 0.0, "label_smoothing": 0.0, "loss": "softmax", "head_bias": 0.0}
         usual |= {"class_weights": None, "sampling": "shuffled", "logit_adjustment": 0.0, "focal": 0.0}
         if said := [name for name, value in usual.items() if getattr(self, name) != value]:
             cure = " and ".join(f"{name}={'none' if usual[name] is None else usual[name]}" for name in said)
             raise ConfigError(f"only labels have {' and '.join(said)}, and the objective learns without. Set {cure}.")
+
+    @property
+    def dense_task(self) -> DenseTask | None:
+        """What is learned of pixels or objects; None where it is of images."""
+        return "segment" if isinstance(self.task, Segment) else "detect" if isinstance(self.task, Detect) else None
+
+    def _check_dense(self) -> None:
+        if self.dense_task is None:
+            return
+        moving = [name for name in OF_IMAGES if getattr(self.augmentation, name)]
+        if moving:
+            off = " and ".join(f"{name}={'none' if name == 'randaugment' else 0}" for name in moving)
+            raise ConfigError(
+                f"task={self.dense_task} moves masks and boxes with their images, by crops and flips alone; "
+                f"got {' and '.join(moving)}. Set {off}."
+            )
+        usual = {"margin": None, "held_out": 0.0, "label_smoothing": 0.0, "loss": "softmax", "head_bias": 0.0}
+        usual |= {"class_weights": None, "sampling": "shuffled", "logit_adjustment": 0.0, "focal": 0.0}
+        if said := [name for name, value in usual.items() if getattr(self, name) != value]:
+            cure = " and ".join(f"{name}={'none' if usual[name] is None else usual[name]}" for name in said)
+            raise ConfigError(
+                f"{' and '.join(said)}: of images with one class each, and task={self.dense_task} has none. Set {cure}."
+            )
+
+    def _check_distill(self) -> None:
+        if self.distill is None:
+            return
+        if not self.distill.teacher:
+            raise ConfigError("distill needs a teacher, a checkpoint that knows the classes. Set teacher=FILE.")
+        if not isinstance(self.objective, Labels) or not isinstance(self.task, Classify):
+            raise ConfigError("a teacher tells classes: distill goes with task=classify alone. Set distill=none.")
+        if self.distill.token and self.margin is not None:
+            raise ConfigError("margin is of one classifier, and a distillation token has its own. Set token=false.")
 
     def _check_margin(self) -> None:
         if self.margin is None:

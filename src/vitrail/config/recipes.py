@@ -260,6 +260,11 @@ NEXT_PIXEL = _adam(
     augmentation=Augmentation(crop_area=(0.3, 1.0)),
 )
 
+# Pixels and objects: as SMALL_MODEL, with crops and colors that go with masks, and boxes that need longer.
+DENSE = {"task": "segment", "recipe": "segment", "mixup": 0.0, "label_smoothing": 0.0, "learning_rate": 1e-3}
+DENSE |= {"crop_area": (0.3, 1.0), "jitter": 0.3, "layer_decay": 0.75, "batch_size": 32}
+DETECT = {"task": "detect", "recipe": "detect", "epochs": 200}
+
 _ROWS = (
     *_pretraining(),
     *_finetuning(),
@@ -270,5 +275,7 @@ _ROWS = (
     Row(training=MAE, source="MAE (He et al., 2022)"),
     Row(training=NEXT_PIXEL, source="iGPT (Chen et al., 2020)"),
     Row(training=adjust(SMALL, SMALL_MODEL), source=OURS),
+    Row(training=adjust(SMALL, DENSE), source=OURS),
+    Row(training=adjust(adjust(SMALL, DENSE), DETECT), source=OURS),
 )
 RECIPES: dict[str, Row] = {row.training.recipe: row for row in _ROWS}

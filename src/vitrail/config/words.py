@@ -60,6 +60,12 @@ TRAINING = _by_word(
         "rank": "lora_r lora_rank r lora_dim",
         "alpha": "lora_alpha",
         "matrices": "target_modules lora_target_modules lora_targets",
+        "task": "problem_type task_type",
+        "distill": "distillation distillation_type distill_type kd",
+        "teacher": "teacher_model teacher_path teacher_checkpoint",
+        "temperature": "distillation_tau distill_temperature distillation_temperature",
+        "share": "distillation_alpha distill_alpha",
+        "token": "distillation_token distill_token",
         "adapt": "adaptation tuning finetuning_type peft peft_type tuning_method",
         "patience": "early_stopping_patience early_stopping",
         "evaluate_every": "eval_steps eval_every eval_interval evaluation_interval eval_freq eval_frequency",
@@ -232,6 +238,14 @@ VALUES: dict[str, dict[str, object]] = {
         "constant_with_warmup": "constant",
     },
     "adapt": {"linear": "head", "probe": "head", "all": "full", "none": "full", "norm": "norms", "ln": "norms"},
+    "task": {
+        **dict.fromkeys(("classification", "single_label_classification", "labels"), "classify"),
+        **dict.fromkeys(("multi-label", "multi_label", "multi_label_classification", "tags"), "multilabel"),
+        **dict.fromkeys(("regress", "numbers"), "regression"),
+        **dict.fromkeys(("ordered", "ordinal_regression", "ranks"), "ordinal"),
+        **dict.fromkeys(("segmentation", "semantic-segmentation"), "segment"),
+        **dict.fromkeys(("detection", "object-detection"), "detect"),
+    },
     "loss": {
         **dict.fromkeys(("sigmoid_xent", "bce", "binary_crossentropy", "bce_with_logits"), "sigmoid"),
         **dict.fromkeys(("softmax_xent", "ce", "cross_entropy", "crossentropy", "categorical_crossentropy"), "softmax"),
@@ -247,7 +261,7 @@ ADDED = frozenset({"cosine_scale", "margin", "held_out", "objective", "causal", 
 ADDED |= {"warmup_epochs", "result", "class_token", "registers", "first_norm", "final_norm", "mlp", "inner_norm"}
 ADDED |= {"qk_norm", "attention_width", "projection", "norms", "code"}
 ADDED |= {"adapt", "class_weights", "sampling", "logit_adjustment", "focal"}
-ADDED |= {"head", "initialization"}
+ADDED |= {"head", "initialization", "task", "distill"}
 MEANT = {"decoder_head_width": 32, "result": "last"}  # or what was meant then
 
 

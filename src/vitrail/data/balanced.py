@@ -25,6 +25,8 @@ class BalancedSource(Source):
                 "sampling=balanced must know every label first, and of a stream it does not. "
                 "Fetch the shards, or set logit_adjustment=1 or sampling=shuffled."
             )
+        if source.targets is not None:
+            raise ConfigError("sampling=balanced is of one class an image. Set sampling=shuffled.")
         self.source = source
         self.class_names = source.class_names
         self._labels = source.labels

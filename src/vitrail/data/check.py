@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.data.decode import FORMATS, ImageError, OpenImage, Pixels
+from vitrail.data.known import count_known, describe_known
 from vitrail.data.near import Thumbnails
 from vitrail.data.source import Source
 from vitrail.data.sources.folder import AGAIN
@@ -88,6 +89,7 @@ class SplitReport:
     formats: Counter[str] = field(default_factory=Counter)
     traits: Counter[str] = field(default_factory=Counter)
     problems: dict[str, Findings] = field(default_factory=dict)
+    known: list[str] = field(default_factory=list)  # of several labels or numbers of each image, in words
 
     @property
     def imbalance(self) -> float:
@@ -98,7 +100,7 @@ class SplitReport:
     def uneven(self) -> str | None:
         """Say which classes are rare, and what to do about it; None where classes are even enough."""
         counts = {name: count for name, count in self.class_counts.items() if count}
-        if imbalance([*counts.values()]) < UNEVEN:
+        if self.known or imbalance([*counts.values()]) < UNEVEN:
             return None
         most, least = max(counts, key=counts.__getitem__), min(counts, key=counts.__getitem__)
         return (
@@ -142,8 +144,7 @@ def check_data(splits: Mapping[str, Source], *, mirrored: bool = False, progress
     small = {split: Thumbnails(source) for split, source in splits.items()}
     judged: dict[bytes, Judgement] = {}
     for split, source in splits.items():
-        counts = np.bincount(source.labels[source.labels >= 0], minlength=len(source.class_names)).tolist()
-        reports[split] = SplitReport(len(source), dict(zip(source.class_names, counts, strict=False)))
+        reports[split] = SplitReport(len(source), count_known(source), known=describe_known(source))
         for place, reason in getattr(source, "problems", ()):
             kind = "read_already" if reason == AGAIN else "left_out"
             reports[split].problems.setdefault(kind, Findings()).add(f"{place}: {reason}")

@@ -13,9 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
 
+from vitrail.data.dicom import dicom_stack, is_dicom
 from vitrail.data.modes import to_array, with_deep_alpha
 from vitrail.data.pixels import ImageError, Numbers, Pixels, Range, to_levels, to_picture, with_channels
-from vitrail.data.stacks import find_stack
+from vitrail.data.stacks import find_stack, within
 
 # What is opened, in this order, and its suffixes. Others that the library knows run programs or are no photographs.
 FORMATS = {
@@ -36,7 +37,7 @@ FORMATS = {
     "NPY": ("npy",),  # an array
 }
 # By which images are found in folders and archives, the preferred first.
-SUFFIXES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "jp2", "avif", "npy")
+SUFFIXES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "jp2", "avif", "npy", "dcm")
 MAGICS = {b"\xff\xd8": "JPEG", b"\x89PNG": "PNG", b"GIF8": "GIF", b"RIFF": "WEBP", b"BM": "BMP", b"II*\0": "TIFF"}
 LARGEST = 90_000_000  # pixels
 LARGEST_SIDE = 65_500  # of a JPEG; longer ones are made to hurt
@@ -63,7 +64,7 @@ class OpenImage:
         if scans > MOST_SCANS:
             raise ImageError(f"a JPEG of {scans:,} scans, more than any photograph has")
         self._data, self.orientation = data, 1
-        self._stack = find_stack(data, most)
+        self._stack = within(dicom_stack(data), most) if is_dicom(data) else find_stack(data, most)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of sizes, which are checked below, and of odd metadata

@@ -24,7 +24,7 @@ from vitrail.config.check import rate, whole
 from vitrail.config.recipe import Augmentation, AugmentOn
 from vitrail.data.decode import ImageError, Pixels
 from vitrail.data.levels import check_channels
-from vitrail.data.source import Batch, BatchIndices, RankShare, Skip, Source, check_limit
+from vitrail.data.source import Batch, BatchIndices, RankShare, Skip, Source, check_limit, known_of
 from vitrail.data.transforms.crops import crop_resize
 from vitrail.data.transforms.finish import BatchTransform
 from vitrail.data.transforms.resize import EvalTransform, TrainTransform
@@ -35,7 +35,7 @@ Transform = Callable[[bytes | Pixels, int, int], Any]
 AHEAD = 2  # batches that a worker is given before it is done with one
 SWITCH = 0.0005  # seconds until a worker lets in its thread that hands memory over; Python waits ten times as long
 SMALL = ("labels", "samples", "places", "absent")
-KNOWN = ("masks", "objects")  # of an image, where it has them
+KNOWN = ("masks", "objects", "targets")  # of an image, where it has them
 LISTED = 1000  # bad images that are remembered by name; all are counted
 MANY_WORKERS, LARGE_SIDE = 8, 128  # from which on workers augment, where it is left to us
 STILL = Augmentation(crop="squash", flip=False)  # nothing random
@@ -255,7 +255,7 @@ class _Reader(Dataset[Batch]):
                 skipped.append(Skip(self.source.own_number(sample), self.source.name(sample), str(error)))
         batch = Batch(
             **(getattr(self.transform, "join", None) or self._stack)(images),  # a transform to several shapes has one
-            labels=torch.from_numpy(self.source.labels_of(samples[kept])),
+            **known_of(self.source, samples[kept]),
             samples=torch.from_numpy(samples[kept]),
             places=torch.from_numpy(places[kept]),
             absent=torch.from_numpy(np.delete(places, kept)),
@@ -281,7 +281,7 @@ class _Reader(Dataset[Batch]):
             images = self.transform.many(images)
         return Batch(
             images=images.contiguous(),
-            labels=torch.from_numpy(self.source.labels_of(samples)),
+            **known_of(self.source, samples),
             samples=torch.from_numpy(samples),
             places=torch.from_numpy(places),
             absent=torch.empty(0, dtype=torch.int64),

@@ -85,7 +85,8 @@ def draw_boxes(
     drawing, colors = ImageDraw.Draw(image), palette()
     thick = max(1, round(min(image.size) / 160))
     for place, (box, number) in enumerate(zip(boxes, numbers, strict=True)):
-        color = tuple(colors[(int(number) + 1) % 256].tolist())
+        color = colors[(int(number) + 1) % 256].astype(np.int64)
+        color = tuple((color * 255 // max(int(color.max()), 1)).tolist())  # as bright as it gets, for a thin line
         edges = [float(box[0]), float(box[1]), max(float(box[2]) - 1, box[0]), max(float(box[3]) - 1, box[1])]
         drawing.rectangle(edges, outline=color, width=thick)
         if texts:

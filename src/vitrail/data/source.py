@@ -4,11 +4,11 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, from_numpy
 
 from vitrail.config.check import whole
 from vitrail.data.annotation import Annotation
@@ -48,7 +48,7 @@ class Batch(NamedTuple):
     epoch: int
     step: int  # of the epoch
     skipped: tuple[Skip, ...]
-    targets: Tensor | None = None  # B K: shares of the classes, where the images are finished
+    targets: Tensor | None = None  # B K: several labels or numbers; or shares of the classes, of finished images
     boxes: Places | None = None  # B 4: what of each image is taken, where they are whole yet
     masks: Tensor | None = None  # uint8 B H W: the class of every pixel, where that is what is learned
     objects: Tensor | None = None  # B M 5: class + 1 (0: none) and box, in shares of the sides
@@ -161,6 +161,15 @@ class Source(ABC):
         raise DataError(f"{self.name(index)} has no mask and no boxes. docs/dense.md says how to give them.")
 
     @property
+    def targets(self) -> NDArray[np.float32] | None:
+        """What is known of every image, N K, where that is several labels or numbers; `class_names` are their names."""
+        return None
+
+    def targets_of(self, samples: NDArray[np.int64]) -> NDArray[np.float32] | None:
+        """Give the targets of the samples of a batch, which `order` has numbered."""
+        return None if self.targets is None else self.targets[samples]
+
+    @property
     def shape(self) -> tuple[int, int, int] | None:
         """Height, width and channels, where the source holds pixels and all images are alike; else None."""
         return None
@@ -218,6 +227,16 @@ class Subset(Source):
         return self.source.annotation(int(self.indices[self._within(index)]))
 
     @property
+    def targets(self) -> NDArray[np.float32] | None:
+        """Those of the samples chosen."""
+        whole = self.source.targets
+        return None if whole is None else whole[self.indices]
+
+    def targets_of(self, samples: NDArray[np.int64]) -> NDArray[np.float32] | None:
+        """Give the source's."""
+        return self.source.targets_of(self.indices[samples])
+
+    @property
     def shape(self) -> tuple[int, int, int] | None:
         """The source's."""
         return self.source.shape
@@ -258,6 +277,12 @@ class Joined(Source):
         return source.name(place)
 
     @property
+    def targets(self) -> NDArray[np.float32] | None:
+        """Those of all sources, where all have such."""
+        parts = [part for source in self.sources if (part := source.targets) is not None]
+        return np.concatenate(parts) if len(parts) == len(self.sources) else None
+
+    @property
     def fingerprint(self) -> str:
         """A digest of the sources', in their order."""
         texts = "\0".join(source.fingerprint for source in self.sources)
@@ -267,6 +292,13 @@ class Joined(Source):
         number = int(np.searchsorted(self._ends, self._within(index), side="right"))
         source = self.sources[number]
         return source, index - int(self._ends[number]) + len(source)
+
+
+def known_of(source: Source, samples: Places) -> dict[str, Any]:
+    """Give the labels of the samples of a batch, and their targets where the source has such."""
+    targets = source.targets_of(samples)
+    labels = from_numpy(source.labels_of(samples))
+    return {"labels": labels, "targets": None if targets is None else from_numpy(targets)}
 
 
 def check_limit(bad: Sequence[tuple[str, str]], count: int, size: int, limit: float) -> None:

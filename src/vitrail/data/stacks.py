@@ -62,8 +62,11 @@ def find_stack(data: bytes, most: int) -> Stack | None:
         found = _png(data)
     else:
         return None
-    if found is None:
-        return None
+    return None if found is None else within(found, most)
+
+
+def within(found: Stack, most: int) -> Stack:
+    """Refuse an image whose header says that it has too many pixels, or channels."""
     height, width, channels = found[1:4]
     if min(height, width) < 1 or height * width > most or height * width * channels > MOST_NUMBERS * most:
         raise ImageError(f"{width}x{height} pixels of {channels} channels; at most {most:,} pixels are decoded")

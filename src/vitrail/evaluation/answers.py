@@ -86,6 +86,10 @@ def check_classifier(model: Model) -> int:
             "the model has no classifier, so it names no class. Fine-tune it with vitrail finetune, or measure its "
             "features with vitrail fewshot."
         )
+    if (head := getattr(model.config, "head", None)) is not None:
+        raise ConfigError(
+            f"the model was trained to {head.task}, and names no class of an image. Measure it with vitrail evaluate."
+        )
     return model.config.classes
 
 

@@ -123,6 +123,16 @@ def measure_corrupted(
     return Corrupted(name=subject.title, clean=point_of(subject), severities=tuple(severities), found=found)
 
 
+def measure_side_by_side(
+    subjects: Sequence[Subject], models: Sequence[Model], severities: Sequence[int], options: InferenceOptions
+) -> list[Corrupted]:
+    """Measure models that were asked on clean images, one after the other; all of them can be, before any is."""
+    for model in models:
+        check_corruptible(model)
+    pairs = zip(subjects, models, strict=True)
+    return [measure_corrupted(subject, model, severities, options) for subject, model in pairs]
+
+
 def check_corruptible(model: Model) -> None:
     """Refuse a model that does not read images of 8 bits at one size."""
     if isinstance(model, PackedModel):

@@ -151,10 +151,17 @@ class Calibrating:
         )
 
 
-def calibration_source(data: object, what: str) -> Source:
+def calibration_source(data: object, what: str, model: Model) -> Source:
     """Open the images that are given, with labels or without; the sample in the box where none are."""
+    channels, values = model.config.channels, model.card.preprocessing.value_range
+    if data is None and (channels not in (1, 3) or values is not None):
+        reads = f"{channels} channels" if values is None else "values from {:g} to {:g}".format(*values)
+        raise DataError(
+            f"{what} on images, and those in the box are photographs of 8 bits; the model reads {reads}. Give "
+            "calibrate=... with images of its own kind."
+        )
     data = SAMPLE if data is None else data
-    splits = open_images(data) if isinstance(data, str | os.PathLike) else open_data(data)
+    splits = open_images(data) if isinstance(data, str | os.PathLike) else open_data(data, unlabeled=True)
     source = splits[choose_split(splits, str(data), None)]
     if not len(source):
         raise DataError(f"{what} on images, and there are none. Give calibrate=... with some.")

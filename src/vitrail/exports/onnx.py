@@ -61,6 +61,7 @@ def note_onnx(path: Path, notes: Mapping[str, Any]) -> None:
     said = {NOTES: notes_text(notes), "class_names": notes_text(card["class_names"] or [])}
     said |= {name: notes_text(how[name]) for name in how}
     said |= {"temperature": notes_text(card["temperature"]), "image_size": notes_text(notes["sizes"]["own"])}
+    said |= {"outputs": notes_text(card["outputs"])} if "outputs" in card else {}
     said |= {"largest_difference": notes_text(notes["verified"]["difference"])}
     entries = [onnx.StringStringEntryProto(key=key, value=value) for key, value in said.items()]
     with path.open("ab") as file:  # a message of protobuf is added to by one that follows it

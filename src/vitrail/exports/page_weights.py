@@ -187,7 +187,7 @@ def _compared(of: Rounded, exact: Tensor, now: Tensor, labels: Int[Tensor, " B"]
 
 def _images(model: ViT, calibrate: object, count: int) -> tuple[Float[Tensor, "B C H W"], Int[Tensor, " B"]]:
     """Give images spread over a source (the sample in the box where none is given), and their classes in the model."""
-    source = calibration_source(calibrate, "a page is compared with its model")
+    source = calibration_source(calibrate, "a page is compared with its model", model)
     options = inference_options(Group(device=torch.device("cpu")), workers=0)
     batches = list(feed_of(model, Subset(source, spread(len(source), count)), options).epoch(0))
     labels = torch.cat([batch.labels for batch in batches])

@@ -1,5 +1,6 @@
 """`vitrail.export`: a model as a file that another program runs, compared with the model before it is kept."""
 
+import copy
 import os
 import re
 from collections.abc import Mapping
@@ -7,17 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
+import torch
+
 from vitrail.checkpoint.load import of_run
 from vitrail.config.export import EXTRA, OPTIONS, SUFFIX, read_export
 from vitrail.errors import CheckpointError, ConfigError
+from vitrail.exports.graph_outputs import names_of
 from vitrail.exports.int8 import LOSS, Calibrating, Quantized, calibration_source
 from vitrail.exports.layers import evened
 from vitrail.exports.openvino import note_openvino, write_openvino
 from vitrail.exports.page_weights import Rounded
 from vitrail.exports.traced import Sizes, sizes_of, trace
+from vitrail.exports.units import check_one_class, in_units, unit_of
 from vitrail.exports.verify import Verified, verify
 from vitrail.files import check_writable, home_path, staged
+from vitrail.inspection.views import check_weights
 from vitrail.models import Model
+from vitrail.runtime.dense import dense_task
 from vitrail.runtime.engines import EngineModel, is_exported, need, notes_of, run_file
 from vitrail.runtime.machine import keep_memory
 from vitrail.runtime.reporter import SILENT, Reporter, harmless
@@ -70,6 +77,9 @@ class Exported:
                 f"  differs from the model by {self.verified.difference:.1e} at most, of numbers up to "
                 f"{self.verified.scale:.3g}: run at batches of {batches} and sizes of {tried}"
             )
+            if self.verified.rounding is not None:
+                own = f"{self.verified.rounding:.1e}"
+                lines.append(f"  (the model itself, in float32, differs from what it is in float64 by {own})")
         if self.quantized is not None:
             lines += [f"  {line}" for line in str(self.quantized).splitlines()]
         if self.rounded is not None:
@@ -115,20 +125,28 @@ def export(
     path = home_path(out or f"{_usual_name(model_name(model))}{'-int8' if precision == 'int8' else ''}{SUFFIX[target]}")
     _check_path(path, target, overwrite=overwrite)
     keep_memory()
-    opened = open_model(model, image_size, None if isinstance(model, Model) else "cpu", options).plain
-    if next(opened.parameters()).device.type != "cpu":
-        raise ConfigError("the model is exported from the CPU. Move it first: model.cpu().")
+    opened = _prepared(open_model(model, image_size, None if isinstance(model, Model) else "cpu", options).plain)
+    if (task := dense_task(opened)) is not None and (target in ("html", "executorch") or precision == "int8"):
+        what = f"to={target}" if target in ("html", "executorch") else "precision=int8"
+        raise ConfigError(
+            f"{what} is of classifiers; the model was trained to {task}. Take onnx, openvino or torch, in float32."
+        )
+    if with_preprocessing or target == "html":
+        _check_pixels(opened, "the input with preprocessing inside" if target != "html" else "what a page reads")
+    if target == "html" or precision == "int8":
+        check_one_class(opened, "a page is" if target == "html" else "int8 is held to the accuracy")
+    opened, unit = in_units(opened), unit_of(opened)
     if target == "html":
         return _write_page(opened, path, precision, calibrate, loss, report)
     if precision == "int8" and (with_preprocessing or not opened.config.classes):
         what = "a model without a classifier: its loss cannot be measured" if not with_preprocessing else "pixels"
         raise ConfigError(f"int8 is not written of {what}. Take precision=float32.")
     sizes = sizes_of(opened.config, fixed=fixed_size, planned=target == "executorch")
-    outputs = ("logits", "features") if opened.config.classes else ("features",)
-    plan = _Plan(opened.eval(), target, precision, sizes, outputs, with_preprocessing, report)
+    outputs = names_of(opened)
+    plan = _Plan(opened.eval(), target, precision, sizes, outputs, with_preprocessing, report, unit)
     calibrating = None
     if precision == "int8":
-        source = calibration_source(calibrate, "int8 is calibrated")
+        source = calibration_source(calibrate, "int8 is calibrated", opened)
         calibrating = Calibrating(source=source, loss=LOSS if loss is None else loss)
     with staged(path) as temporary:
         verified, quantized = _write(plan, temporary, calibrating)
@@ -145,6 +163,25 @@ def export(
     )
 
 
+def _prepared(model: Model) -> Model:
+    """Give a model to export, in float32; refuse one that no file can hold."""
+    if next(model.parameters()).device.type != "cpu":
+        raise ConfigError("the model is exported from the CPU. Move it first: model.cpu().")
+    check_weights(model)
+    same = all(parameter.dtype == torch.float32 for parameter in model.parameters())
+    return model if same else copy.deepcopy(model).float()
+
+
+def _check_pixels(model: Model, what: str) -> None:
+    """Refuse a model that reads more bits than pixels of 8 have."""
+    if (values := model.card.preprocessing.value_range) is not None:
+        low, high = values
+        raise ConfigError(
+            f"{what} is pixels of 8 bits; the model reads values from {low:g} to {high:g}, with all their bits. Export "
+            "it without, to onnx, torch or openvino: the input is then what model.preprocess gives."
+        )
+
+
 @dataclass(frozen=True)
 class _Plan:
     """What is written."""
@@ -156,6 +193,7 @@ class _Plan:
     outputs: tuple[str, ...]
     pixels: bool
     report: Reporter
+    unit: float = 1.0  # the size of the numbers that it answers with
 
     def notes(self, said: Mapping[str, Any]) -> dict[str, Any]:
         """Give what the file says of itself."""
@@ -194,7 +232,7 @@ def _write(plan: _Plan, path: Path, calibrating: Calibrating | None) -> tuple[Ve
         graph.unlink()
     with plan.report.working("comparing it with the model"):
         engine = _opened(plan, path)
-        verified = verify(plan.model, engine, plan.sizes.tried(), plan.precision)
+        verified = verify(plan.model, engine, plan.sizes.tried(), plan.precision, plan.unit)
     del engine  # which holds the file open
     said: dict[str, Any] = {"verified": vars(verified)}
     said |= {} if quantized is None else {"int8": quantized.document()}

@@ -11,9 +11,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from vitrail.config import BiTConfig, ModelConfig
+from vitrail.config import BiTConfig, ModelConfig, ViTConfig
 from vitrail.data.transforms.finish import scale
 from vitrail.errors import ConfigError
+from vitrail.exports.graph_outputs import outputs_of
 from vitrail.models import Model
 from vitrail.models.heads import SHORTEST, CosineHead
 from vitrail.runtime.engines import reason_of
@@ -68,6 +69,8 @@ def sizes_of(config: ModelConfig, *, fixed: bool, planned: bool = False) -> Size
         least = LEAST * step
     if fixed:
         return replace(sizes, fixed="so it was asked")
+    if isinstance(config, ViTConfig) and config.head is not None and config.head.task == "detect":
+        return replace(sizes, fixed="queries begin as some of so many patches")
     if any(side % step for side in sizes.own):
         return replace(sizes, fixed=f"its sides are no multiples of the {step} pixels from one patch to the next")
     if min(sizes.own) < least:
@@ -85,11 +88,10 @@ class Program(nn.Module):
         self.model, self.dtype, self.pixels = model, dtype, pixels
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Give logits and features; of a model without a head, its features alone."""
+        """Give logits and features; of a model without a head, its features alone; or scores of pixels or objects."""
         if self.pixels:
             images = scale(images.permute(0, 3, 1, 2), self.model.card.preprocessing)
-        features, logits = self.model.outputs(images.to(self.dtype))
-        return tuple(output.float() for output in (logits, features) if output is not None)
+        return outputs_of(self.model, images.to(self.dtype))
 
 
 class FixedCosines(nn.Module):

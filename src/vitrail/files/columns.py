@@ -41,7 +41,7 @@ def footer(path: Path) -> bytes:
 
 def image_column(schema: Any, wanted: str | None, path: Path) -> str:  # noqa: ANN401
     """Find the column of images: bytes, or the hub's pair of bytes and path; of several the one of a usual name."""
-    fitting = [field.name for field in schema if _holds_images(field.type)]
+    fitting = [field.name for field in schema if holds_images(field.type)]
     if wanted is not None:
         if wanted not in fitting:
             raise DataError(
@@ -58,7 +58,9 @@ def image_column(schema: Any, wanted: str | None, path: Path) -> str:  # noqa: A
 
 
 def label_column(schema: Any, wanted: str | None, path: Path) -> str | None:  # noqa: ANN401
-    """Find the column of labels, whole numbers or texts; None where there is none of a usual name."""
+    """Find the column of labels, whole numbers or texts; None where there is none of a usual name, or "" is wanted."""
+    if wanted == "":
+        return None
     fitting = [field.name for field in schema if is_text(field.type) or str(field.type).lstrip("u")[:3] == "int"]
     if wanted is not None and wanted not in fitting:
         raise DataError(
@@ -73,7 +75,9 @@ def declared(schema: Any, label: str | None, path: Path) -> tuple[str, ...] | No
     if raw is None or label is None:
         return None
     try:
-        names = parse_json(raw)["info"]["features"][label].get("names")
+        feature = parse_json(raw)["info"]["features"][label]
+        inner = feature.get("feature", feature)  # of lists of labels
+        names = inner.get("names") if isinstance(inner, dict) else None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
     if names is None:
@@ -106,7 +110,8 @@ def numbers(column: Any) -> NDArray[np.int64]:  # noqa: ANN401
     return column.cast("int64").fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def _holds_images(kind: Any) -> bool:  # noqa: ANN401
+def holds_images(kind: Any) -> bool:  # noqa: ANN401
+    """Whether a column holds bytes, or the hub's pair of bytes and path."""
     if str(kind) in BINARY:
         return True
     names = {field.name: str(field.type) for field in kind} if str(kind).startswith("struct<") else {}

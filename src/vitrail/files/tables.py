@@ -183,6 +183,30 @@ class ImageTable:
         return arrays
 
 
+def declared_names(path: Path, column: str) -> tuple[str, ...] | None:
+    """Give the names of the labels of a column, also one of lists, that a file declares; None where it does not."""
+    with _opened(path) as file:
+        return found.declared(file.schema_arrow, column, path)
+
+
+def read_columns(paths: Sequence[Path], names: Sequence[str] = ()) -> dict[str, list[Any]]:
+    """Read columns as plain values, those of these names or all that hold no images; refuses one that is not there."""
+    values: dict[str, list[Any]] = {}
+    for path in paths:
+        with _opened(path) as file:
+            schema = file.schema_arrow
+            if missing := [name for name in names if name not in schema.names]:
+                raise DataError(f"{path} has no column {missing[0]!r}; it has {', '.join(map(repr, schema.names))}.")
+            chosen = list(names) or [field.name for field in schema if not found.holds_images(field.type)]
+            _check_rows(file.metadata, path)
+            for group in range(file.metadata.num_row_groups):
+                _check_size(file.metadata.row_group(group), chosen, path)
+            for batch in file.iter_batches(batch_size=65536, columns=chosen, use_threads=False):
+                for name in chosen:
+                    values.setdefault(name, []).extend(batch.column(name).to_pylist())
+    return values
+
+
 def write_table(path: str | os.PathLike[str], columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> None:
     """Write columns as a parquet file, whole or not at all; a row of an array N D becomes a list of D numbers."""
     import pyarrow as arrow

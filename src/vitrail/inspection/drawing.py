@@ -43,6 +43,7 @@ READ: dict[Pooling, tuple[str, str]] = {  # what the classifier reads, and who a
     "token+mean": ("the class token, which the classifier reads beside the mean", "the class token attends"),
     "distilled": ("the class token, which the first classifier reads", "the class token attends"),
     "attention": ("the mean of the patches, to which a learned query attends", "all patches attend, on average,"),
+    "mean-all": ("the mean of all tokens, which the classifier reads", "all tokens attend, on average,"),
     "mean": ("the mean of all tokens, which the classifier reads", "all tokens attend, on average,"),
     "max": (
         "the mean of all tokens, of whose largest values the classifier reads",

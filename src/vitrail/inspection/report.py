@@ -15,6 +15,7 @@ from torch import Tensor
 
 from vitrail import __version__
 from vitrail.config import PatchStem, ViTConfig
+from vitrail.config.outputs import NumberOutputs, OrderedOutputs, Outputs
 from vitrail.config.parts import reads_token
 from vitrail.data.decode import decode, encode
 from vitrail.errors import DataError
@@ -26,6 +27,8 @@ from vitrail.inspection.study import FIRST, Attention, Inspected
 from vitrail.models import Model
 from vitrail.ops.cost.counts import parameters
 from vitrail.ops.metrics import log_probabilities
+from vitrail.ops.task_losses import median_class
+from vitrail.ops.task_metrics import answers_of
 from vitrail.runtime.reporter import SILENT, Reporter, harmless
 
 PAGE, NUMBERS, FIGURES = "report.html", "inspection.json", "figures"
@@ -163,6 +166,8 @@ def answers(subject: Inspected) -> list[list[dict[str, Any]]]:
         return []
     if not subject.model.config.classes:
         return [[] for _ in found.logits]
+    if (outputs := subject.model.card.outputs) is not None:
+        return [_answers_of_task(row, outputs, names) for row in answers_of(outputs, found.logits.float().cpu())]
     shares = log_probabilities(found.logits, subject.model.card.temperature).exp()
     best = shares.topk(min(FIRST, shares.shape[1]), dim=1)
     return [
@@ -172,6 +177,19 @@ def answers(subject: Inspected) -> list[list[dict[str, Any]]]:
         ]
         for shares, found_numbers in zip(best.values.tolist(), best.indices.tolist(), strict=True)
     ]
+
+
+def _answers_of_task(found: Tensor, outputs: Outputs, names: Sequence[str] | None) -> list[dict[str, Any]]:
+    """Name the likeliest labels, all numbers, or the median of ordered classes and the likeliest others."""
+    words = names or [str(number) for number in range(len(found))]
+    if isinstance(outputs, NumberOutputs):
+        values = zip(words, found.tolist(), strict=True)
+        return [{"name": f"{name}: {value:.6g}", "probability": None} for name, value in values]
+    order = found.argsort(descending=True, stable=True).tolist()
+    if isinstance(outputs, OrderedOutputs):
+        median = int(median_class(found[None])[0])
+        order = [median, *(number for number in order if number != median)]
+    return [{"name": words[number], "probability": round(float(found[number]), 6)} for number in order[:FIRST]]
 
 
 def names_of(subject: Inspected) -> Sequence[str] | None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitrail.config import Grid, Preprocessing
+from vitrail.config.outputs import LabelOutputs, NumberOutputs
 from vitrail.data.decode import ImageError, OpenImage, Pixels
 from vitrail.data.source import Source
 from vitrail.data.transforms.finish import scale
@@ -148,6 +149,8 @@ def choose_images(
 def has_classes_of(model: Model, source: Source) -> bool:
     """Tell whether the data's classes are the model's, by their names or, where it has none, by their number."""
     names = model.card.class_names
+    if source.targets is not None or isinstance(model.card.outputs, LabelOutputs | NumberOutputs):
+        return False
     return model.config.classes == len(source.class_names) and names in (None, tuple(source.class_names))
 
 

@@ -67,7 +67,11 @@ TABLE: tuple[tuple[str, Draw], ...] = (
     ("objective.predictor.weight", xavier_uniform),
     ("positions.*", normal(0.02)),
     ("head.queries", normal(1.0)),
-    ("head.box.4.*", ZERO),  # boxes are those of the masks at first
+    ("head.box.4.*", ZERO),  # boxes are those of the patches at first
+    ("head.guess_box.4.*", ZERO),
+    ("head.marks", normal(0.02)),
+    ("head.guess_class.bias", ZERO),
+    ("head.guess_class.weight", lecun_normal),
     ("head.classifier.bias", ZERO),
     ("head.*norm.weight", ONE),
     ("head.queries.*", ZERO),

@@ -116,6 +116,14 @@ class TokenAndMean(nn.Module):
         return torch.cat([tokens[:, 0], tokens[:, self.leading :].mean(dim=1)], dim=1)
 
 
+class MeanOfAll(nn.Module):
+    """The mean of all tokens, the class token and the registers too."""
+
+    def forward(self, tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "B D"]:
+        """Take it."""
+        return tokens.mean(dim=1)
+
+
 class TwoTokens(nn.Module):
     """The class token and the first register: side by side for two classifiers, else their mean."""
 
@@ -135,6 +143,8 @@ def build_pooling(config: ViTConfig) -> nn.Module | None:
             return None
         case "token+mean":
             return TokenAndMean(config)
+        case "mean-all":
+            return MeanOfAll()
         case "distilled":
             return TwoTokens(config)
         case "attention":

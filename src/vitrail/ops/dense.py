@@ -7,11 +7,12 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrail.ops.assignment import assign
+from vitrail.ops.assignment import assign_all
 
 # How much each loss counts, as in EoMT and Mask2Former, and of boxes as in DETR; in matching too.
 CLASS, MASK, DICE, EDGES, OVERLAP = 2.0, 5.0, 5.0, 5.0, 2.0
 NOTHING = 0.1  # weight of the class loss of a query that no object is matched to
+NEAR = 0.25  # of the sides of an object: patches no farther from its middle are it
 LEVELS = 256  # of a mask's numbers
 
 
@@ -19,7 +20,7 @@ class Targets(NamedTuple):
     """The objects of images: what they are, where they are, and which part of the image counts."""
 
     classes: Int64[Tensor, "B M"]  # -1: there is none
-    masks: Float[Tensor, "B M h w"]  # the share of each pixel that is of the object
+    masks: Float[Tensor, "B M h w"]  # the share of each pixel that is of the object; B M 0 0 where there are none
     known: Float[Tensor, "B h w"]  # the share of each pixel that counts
     boxes: Float[Tensor, "B M 4"]  # left, top, right, bottom, in shares of the sides; B M 0 where there are none
 
@@ -38,17 +39,12 @@ def targets_of_masks(masks: UInt8[Tensor, "B H W"], size: tuple[int, int], void:
     return Targets(classes, shares, known, shares.new_zeros(*classes.shape, 0))
 
 
-def targets_of_boxes(objects: Float[Tensor, "B M 5"], size: tuple[int, int]) -> Targets:
-    """Take objects (class + 1, box); the mask of one is its box."""
-    classes, boxes = objects[..., 0].long() - 1, objects[..., 1:]
-    left, top, right, bottom = boxes.unbind(2)
-    cover = []
-    for low, high, length in ((top, bottom, size[0]), (left, right, size[1])):
-        edges = torch.arange(length + 1, device=boxes.device, dtype=boxes.dtype) / length
-        inside = torch.minimum(high[..., None], edges[1:]) - torch.maximum(low[..., None], edges[:-1])
-        cover.append(inside.clamp(min=0) * length)  # B M length
-    masks = cover[0][..., :, None] * cover[1][..., None, :]
-    return Targets(classes, masks, masks.new_ones(len(masks), *size), boxes)
+def targets_of_boxes(objects: Float[Tensor, "B M 5"]) -> Targets:
+    """Take objects (class + 1, box), which have no masks."""
+    if not objects.shape[1]:  # of any image
+        objects = objects.new_zeros(len(objects), 1, 5)
+    nothing = objects.new_zeros(*objects.shape[:2], 0, 0)
+    return Targets(objects[..., 0].long() - 1, nothing, objects.new_zeros(len(objects), 0, 0), objects[..., 1:])
 
 
 def overlap(
@@ -67,36 +63,33 @@ def overlap(
 
 @torch.no_grad()
 def match(
-    classes: Float[Tensor, "B Q K"], masks: Float[Tensor, "B Q h w"], boxes: Float[Tensor, "B R 4"], targets: Targets
+    classes: Float[Tensor, "B Q K"], masks: Float[Tensor, "B P h w"], boxes: Float[Tensor, "B R 4"], targets: Targets
 ) -> Int64[Tensor, "B M"]:
     """Give every object the query that predicts it most cheaply, each query once; -1 where there is no object."""
     chosen = targets.classes.clamp(min=0)  # B M
     shares = classes.float().softmax(dim=2).transpose(1, 2)  # B K Q
     costs = -CLASS * shares.gather(1, chosen[:, :, None].expand(-1, -1, shares.shape[2]))  # B M Q
-    flat, wanted = masks.float().flatten(2), targets.masks.flatten(2)
-    known = targets.known.flatten(1)[:, None]  # B 1 P
-    pixels = known.sum(dim=2, keepdim=True).clamp(min=1e-6)
-    wanted = wanted * known
-    unlike = (F.softplus(flat) * known).sum(dim=2)[:, None] - torch.einsum("bmp,bqp->bmq", wanted, flat)
-    covered = flat.sigmoid() * known
-    both = torch.einsum("bmp,bqp->bmq", wanted, covered)
-    total = wanted.sum(dim=2)[:, :, None] + covered.sum(dim=2)[:, None]
-    costs = costs + MASK * unlike / pixels + DICE * (1 - (2 * both + 1) / (total + 1))
+    if masks.shape[1]:
+        flat, wanted = masks.float().flatten(2), targets.masks.flatten(2)
+        known = targets.known.flatten(1)[:, None]  # B 1 P
+        pixels = known.sum(dim=2, keepdim=True).clamp(min=1e-6)
+        wanted = wanted * known
+        unlike = (F.softplus(flat) * known).sum(dim=2)[:, None] - torch.einsum("bmp,bqp->bmq", wanted, flat)
+        covered = flat.sigmoid() * known
+        both = torch.einsum("bmp,bqp->bmq", wanted, covered)
+        total = wanted.sum(dim=2)[:, :, None] + covered.sum(dim=2)[:, None]
+        costs = costs + MASK * unlike / pixels + DICE * (1 - (2 * both + 1) / (total + 1))
     if targets.boxes.shape[2]:
         ours, theirs = targets.boxes[:, :, None], boxes.float()[:, None]
         far = (ours - theirs).abs().sum(dim=3)
         costs = costs + EDGES * far - OVERLAP * overlap(*torch.broadcast_tensors(ours, theirs))[1]
-    found = torch.full(chosen.shape, -1, dtype=torch.int64)
-    present = (targets.classes >= 0).cpu()
-    for row, table, there in zip(found, costs.cpu(), present, strict=True):
-        if there.any():
-            row[there] = torch.from_numpy(assign(table[there].numpy()))
-    return found.to(chosen.device)
+    found = assign_all(costs.cpu().numpy(), (targets.classes >= 0).cpu().numpy())
+    return torch.from_numpy(found).to(chosen.device)
 
 
 def query_losses(
     classes: Float[Tensor, "B Q K"],
-    masks: Float[Tensor, "B Q h w"],
+    masks: Float[Tensor, "B P h w"],
     boxes: Float[Tensor, "B R 4"],
     targets: Targets,
     matched: Int64[Tensor, "B M"],
@@ -111,20 +104,50 @@ def query_losses(
     unlike = F.cross_entropy(classes.float().transpose(1, 2), wanted, reduction="none")
     losses = CLASS * (unlike * weights).sum(dim=1) / weights.sum(dim=1)
     each = there.float() / there.sum(dim=1, keepdim=True).clamp(min=1)  # B M: one in all
-    chosen = masks.float().flatten(2).gather(1, place[:, :, None].expand(-1, -1, masks.shape[2] * masks.shape[3]))
-    known = targets.known.flatten(1)[:, None]
-    flat = targets.masks.flatten(2)
-    pixels = F.binary_cross_entropy_with_logits(chosen, flat, reduction="none") * known
-    losses = losses + MASK * (pixels.sum(dim=2) / known.sum(dim=2).clamp(min=1e-6) * each).sum(dim=1)
-    flat, covered = flat * known, chosen.sigmoid() * known
-    dice = 1 - (2 * (flat * covered).sum(dim=2) + 1) / (flat.sum(dim=2) + covered.sum(dim=2) + 1)
-    losses = losses + DICE * (dice * each).sum(dim=1)
+    if masks.shape[1]:
+        chosen = masks.float().flatten(2).gather(1, place[:, :, None].expand(-1, -1, masks.shape[2] * masks.shape[3]))
+        known = targets.known.flatten(1)[:, None]
+        flat = targets.masks.flatten(2)
+        pixels = F.binary_cross_entropy_with_logits(chosen, flat, reduction="none") * known
+        losses = losses + MASK * (pixels.sum(dim=2) / known.sum(dim=2).clamp(min=1e-6) * each).sum(dim=1)
+        flat, covered = flat * known, chosen.sigmoid() * known
+        dice = 1 - (2 * (flat * covered).sum(dim=2) + 1) / (flat.sum(dim=2) + covered.sum(dim=2) + 1)
+        losses = losses + DICE * (dice * each).sum(dim=1)
     if targets.boxes.shape[2]:
         ours = boxes.float().gather(1, place[:, :, None].expand(-1, -1, 4))
         far = (ours - targets.boxes).abs().sum(dim=2)
         apart = 1 - overlap(ours, targets.boxes)[1]
         losses = losses + ((EDGES * far + OVERLAP * apart) * each).sum(dim=1)
     return losses
+
+
+def guess_losses(
+    classes: Float[Tensor, "B N K"], boxes: Float[Tensor, "B N 4"], targets: Targets, grid: tuple[int, int]
+) -> Float[Tensor, " B"]:
+    """Give every image's loss of what its patches are guessed to be.
+
+    A patch near the middle of an object is that object, of several the smallest; any other is none.
+    """
+    there, theirs = targets.classes >= 0, targets.boxes  # B M
+    rows, cols = ((torch.arange(length, device=boxes.device) + 0.5) / length for length in grid)
+    y, x = torch.meshgrid(rows, cols, indexing="ij")
+    places = torch.stack([x, y], dim=2).flatten(0, 1)  # N 2
+    middle, sides = (theirs[..., :2] + theirs[..., 2:]) / 2, theirs[..., 2:] - theirs[..., :2]
+    half = torch.tensor([0.5 / grid[1], 0.5 / grid[0]], device=boxes.device)
+    reach = torch.maximum(NEAR * sides, half)[:, :, None]  # B M 1 2
+    near = ((places - middle[:, :, None]).abs() <= reach).all(dim=3) & there[:, :, None]  # B M N
+    area = torch.where(near, sides.prod(dim=2)[:, :, None], torch.inf)
+    object_of, taken = area.argmin(dim=1), near.any(dim=1)  # B N
+    nothing = classes.shape[2] - 1
+    wanted = torch.where(taken, targets.classes.gather(1, object_of), nothing)
+    weights = torch.where(taken, 1.0, NOTHING)
+    unlike = F.cross_entropy(classes.float().transpose(1, 2), wanted, reduction="none")
+    losses = CLASS * (unlike * weights).sum(dim=1) / weights.sum(dim=1)
+    real = theirs.gather(1, object_of[:, :, None].expand(-1, -1, 4))
+    each = taken.float() / taken.sum(dim=1, keepdim=True).clamp(min=1)
+    far = (boxes.float() - real).abs().sum(dim=2)
+    apart = 1 - overlap(boxes.float(), real)[1]
+    return losses + ((EDGES * far + OVERLAP * apart) * each).sum(dim=1)
 
 
 def _put(

@@ -40,6 +40,7 @@ class Purpose(IntEnum):
     HIDING = 9  # of patches from a model that learns without labels
     CLASS = 12  # of a class's images, where classes come equally often
     ORDER = 13  # of samples in an epoch
+    MASKING = 14  # of the attention of queries
     SPOILING = 40  # of patches, to see what a model relies on
     SHARD = 90  # of samples inside one
 

@@ -97,9 +97,9 @@ class HalfAttention(nn.Module):
         self.heads, self.qkv, self.out = attention.heads, attention.qkv, attention.out
 
     def forward(
-        self, tokens: Float[Tensor, "B T D"], grid: object = None, relative: object = None
+        self, tokens: Float[Tensor, "B T D"], grid: object = None, pairs: None = None
     ) -> Float[Tensor, "B T D"]:
-        """Mix the tokens."""
+        """Mix the tokens; each attends to all."""
         split = self.qkv(tokens).unflatten(2, (3, self.heads, tokens.shape[2] // self.heads))  # B T 3 h d
         query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)  # B h T d
         return self.out(packed.attend_in_halves(query, key, value).transpose(1, 2).flatten(2))

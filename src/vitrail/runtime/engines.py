@@ -12,7 +12,7 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from vitrail.config import Card, ModelConfig, Preprocessing, Provenance, decode, encode
 from vitrail.config.check import one_of
+from vitrail.config.outputs import Outputs
 from vitrail.data.transforms.finish import unscale
 from vitrail.errors import CheckpointError, ConfigError, ShapeError, VitrailError
 from vitrail.files import parse_json
@@ -30,6 +31,7 @@ EXPORTED = (".onnx", ".xml", ".pt2", ".pte")
 NOTES = "vitrail"  # under which a file says what it is
 FORMAT = "vitrail export 1"
 PACKED_NOTES = "extra/vitrail.json"  # in a file of torch, which is a zip archive
+Opened = TypeVar("Opened")
 Run = Callable[[Tensor], list[Tensor]]  # from images to logits and features, or features alone
 
 
@@ -54,6 +56,7 @@ def notes_of(config: ModelConfig, card: Card, said: Mapping[str, Any]) -> dict[s
     """Say what a file holds: the model, what belongs to it, and how it was written."""
     about = {"class_names": None if card.class_names is None else list(card.class_names), "seen": list(card.seen)}
     about |= {"temperature": card.temperature, "metrics": dict(card.metrics)}
+    about |= {} if card.outputs is None else {"outputs": encode(card.outputs)}
     parts = {"preprocessing": encode(card.preprocessing), "provenance": encode(card.provenance)}
     return {"format": FORMAT, "model": encode(config), "card": {**about, **parts}, **said}
 
@@ -68,8 +71,10 @@ class EngineModel(Model):
         self.place = nn.Parameter(torch.zeros(0), requires_grad=False)  # says where the model is, and its precision
         self.register_buffer("digest", torch.tensor(list(digest), dtype=torch.uint8))
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits; of a model without a classifier, its representation."""
+    def forward(self, images: Tensor) -> Any:  # noqa: ANN401
+        """Logits; of a model without a classifier, its representation; of one of pixels or objects what it says."""
+        if (head := getattr(self.config, "head", None)) is not None:
+            return _said(self.given(images), head.task)
         features, logits = self.outputs(images)
         return features if logits is None else logits
 
@@ -79,6 +84,13 @@ class EngineModel(Model):
 
     def outputs(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
         """Representation and logits."""
+        if getattr(self.config, "head", None) is not None:
+            raise ConfigError("the file gives scores of pixels or objects, and no features. Take the checkpoint.")
+        found = self.given(images)
+        return (found[1], found[0]) if self.config.classes else (found[0], None)
+
+    def given(self, images: Tensor) -> list[Tensor]:
+        """What the graph gives, in its order."""
         check_images(images, self.config.channels, self.place, self.card.preprocessing)
         check_size(self.said["sizes"], (images.shape[2], images.shape[3]))
         if self.said["input"] == "pixels":  # of which the images were made: back to the same levels
@@ -90,18 +102,28 @@ class EngineModel(Model):
             levels = unscale(images, self.card.preprocessing).round().clamp(0, 255)
             images = levels.to(torch.uint8).permute(0, 2, 3, 1)
         try:
-            found = self.run(images.contiguous())
+            return self.run(images.contiguous())
         except Exception as error:  # engines raise types of their own
             shape = "x".join(map(str, images.shape))
             raise CheckpointError(
                 f"the exported file does not run on images {shape}: {reason_of(error)}. Export it again, "
                 "with fixed_size=True where it is their size."
             ) from error
-        return (found[1], found[0]) if self.config.classes else (found[0], None)
 
     def maps_after(self, images: Tensor, wanted: list[int]) -> dict[int, Tensor]:
         """Refuse: what is inside is not given."""
         raise ConfigError("an exported file gives logits and features alone. Look inside the checkpoint it came from.")
+
+
+def _said(found: list[Tensor], task: str) -> Any:  # noqa: ANN401
+    """Give scores of pixels, or scores and boxes of objects, as a head says them."""
+    from vitrail.models.dense_heads import Prediction  # few files need it
+
+    scores = found[0].clamp(min=1e-9)
+    if task == "segment":
+        return Prediction(scores.new_empty(len(scores), 0, 0), scores.log(), scores.new_empty(len(scores), 0, 4))
+    none = (1 - found[0].sum(dim=2, keepdim=True)).clamp(min=1e-9)
+    return Prediction(torch.cat([scores, none], dim=2).log(), scores.new_empty(len(scores), 0, 0, 0), found[1])
 
 
 def check_size(sizes: Mapping[str, Any], size: tuple[int, int]) -> None:
@@ -125,7 +147,7 @@ def check_size(sizes: Mapping[str, Any], size: tuple[int, int]) -> None:
 def open_engine(path: Path, image_size: tuple[int, int] | None = None) -> EngineModel:
     """Open an exported file in its own engine; one that cannot be run is refused with what to do."""
     digest = digest_of_file(path)
-    run, notes = _open(path)
+    run, notes = _open(path, ENGINES[path.suffix.lower()])
     config, card, said = read_notes(path, notes)
     if image_size is not None:
         check_size(said["sizes"], image_size)
@@ -133,14 +155,20 @@ def open_engine(path: Path, image_size: tuple[int, int] | None = None) -> Engine
     return EngineModel(run, config, card, said, digest)
 
 
+def about_file(path: Path) -> tuple[ModelConfig, Card, dict[str, Any]]:
+    """Give what a file says of itself; the machine code of one that AOTInductor compiled is not run for it."""
+    reader = _read_packed if path.suffix.lower() == ".pt2" else ENGINES[path.suffix.lower()]
+    return read_notes(path, _open(path, reader)[1])
+
+
 def run_file(path: Path) -> Run:
     """Open a file in its own engine, whatever it says of itself."""
-    return _open(path)[0]
+    return _open(path, ENGINES[path.suffix.lower()])[0]
 
 
-def _open(path: Path) -> tuple[Run, str | None]:
+def _open(path: Path, reader: Callable[[Path], Opened]) -> Opened:
     try:
-        return ENGINES[path.suffix.lower()](path)
+        return reader(path)
     except (VitrailError, MemoryError):
         raise
     except Exception as error:  # engines raise types of their own
@@ -175,6 +203,7 @@ def read_notes(path: Path, text: str | None) -> tuple[ModelConfig, Card, dict[st
             provenance=None if about["provenance"] is None else decode(about["provenance"], Provenance),
             metrics=about["metrics"],
             temperature=about["temperature"],
+            outputs=decode(about["outputs"], Outputs, "outputs") if "outputs" in about else None,
         )
         came = card.provenance or Provenance(source="", layout="", container="")
         came = replace(came, source=os.fspath(path), container=path.suffix[1:])
@@ -231,9 +260,7 @@ def open_openvino(path: Path) -> tuple[Run, str | None]:
 
 def open_torch(path: Path) -> tuple[Run, str | None]:
     """Open a program of torch.export, or one that AOTInductor compiled: that is machine code, which is then run."""
-    with zipfile.ZipFile(path) as packed:
-        names = packed.namelist()
-        notes = next((packed.read(name).decode() for name in names if name.endswith(PACKED_NOTES)), None)
+    names, notes = _read_packed(path)
     if any("/data/aotinductor/" in name for name in names):
         program: Any = torch._inductor.aoti_load_package(os.fspath(path))  # pyright: ignore[reportPrivateUsage]
     else:
@@ -244,6 +271,15 @@ def open_torch(path: Path) -> tuple[Run, str | None]:
             return list(program(images))
 
     return run, notes
+
+
+def _read_packed(path: Path) -> tuple[list[str], str | None]:
+    """Give the names of what a file of torch holds, and what it says of itself; refuse one that is damaged."""
+    with zipfile.ZipFile(path) as packed:
+        names = packed.namelist()
+        if not any(name.endswith("/archive_format") for name in names) or packed.testzip() is not None:
+            raise CheckpointError(f"{path} is damaged, or no program of torch.export. Copy or export it again.")
+        return names, next((packed.read(name).decode() for name in names if name.endswith(PACKED_NOTES)), None)
 
 
 def open_executorch(path: Path) -> tuple[Run, str | None]:

@@ -101,7 +101,7 @@ def choose_model(model: Model, images: int, options: InferenceOptions) -> Model:
         return model
     model = model.plain
     if isinstance(model, EngineModel):
-        if options.precision in EIGHT or options.engine == "fast":
+        if options.precision != "float32" or options.engine == "fast":
             raise ConfigError("an exported file runs in its own engine and precision. Leave engine and precision out.")
         return model
     if options.engine == "plain" or (options.engine == "auto" and not repays(model, images, options.precision)):

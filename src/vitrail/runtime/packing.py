@@ -12,7 +12,7 @@ from jaxtyping import Float, Int32, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.config import BiTConfig, Grid, HybridStem, NoPositions, RelativePositions
+from vitrail.config import BiTConfig, Grid, HybridStem, NoPositions, RelativePositions, RotaryPositions
 from vitrail.errors import ConfigError, ShapeError
 from vitrail.models import Model, ViT
 from vitrail.models.encoder import Block
@@ -258,11 +258,14 @@ def half_copy(model: ViT) -> ViT:
 
 def check_packing(model: Model) -> ViT:
     """Refuse a model that cannot read patches of many images as one sequence, before anything is computed."""
-    if isinstance(model, ViT) and not isinstance(model.config.stem, HybridStem):
-        return model
     what = "an exported or optimized model takes whole batches"
     if isinstance(model, ViT):
-        what = "a hybrid's ResNet reads whole images"
+        config = model.config
+        turned = isinstance(config.positions, RotaryPositions)
+        if not isinstance(config.stem, HybridStem) and config.reads_plainly and not config.first_norm and not turned:
+            return model
+        what = "this ViT has parts that packed sequences have not: registers, rotary positions, a first norm or pooling"
+        what = "a hybrid's ResNet reads whole images" if isinstance(config.stem, HybridStem) else what
     elif isinstance(model.config, BiTConfig):
         what = "a BiT reads whole images"
     raise ConfigError(

@@ -241,6 +241,9 @@ class _LiveLine(_Shown):
         self.length = len(text)
 
 
+OF_DENSE = {"mean_iou": "mean IoU", "ap": "AP"}  # the number that counts of pixels, and of boxes; in words
+
+
 def describe(record: Mapping[str, Any]) -> str:
     """Say a record of a run's log in a line."""
     match record["kind"]:
@@ -253,8 +256,11 @@ def describe(record: Mapping[str, Any]) -> str:
             return f"loss {record['loss']:.3f}{accuracy} lr {rate:.1e} {speed}{memory}{gone}"
         case "evaluation":
             name, digits, of = ("accuracy", ".2%", "of") if "accuracy" in record else ("loss", ".4f", "on")
+            if (by := record.get("by")) is not None:
+                name, digits, of = by, ".4f", "on"
             best = "best" if record["best_step"] == record["step"] else f"best {record['best']:{digits}}"
-            measured = f"{name} {record[name]:{digits}} {of} {record['images']:,.0f} val images"
+            words = OF_DENSE.get(name, name.replace("_", " "))
+            measured = f"{words} {record[name]:{digits}} {of} {record['images']:,.0f} val images"
             return f"step {record['step']:,}: {measured} ({best})"
         case "probe":
             few, every = record["fewshot_10"], record["linear"]

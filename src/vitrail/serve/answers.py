@@ -8,11 +8,13 @@ import numpy as np
 import torch
 from fastapi.responses import JSONResponse
 
+from vitrail.config.outputs import LabelOutputs, NumberOutputs, OrderedOutputs
 from vitrail.data.decode import encode
 from vitrail.figures import light_up
 from vitrail.inspection.drawing import enlarge
 from vitrail.inspection.page import with_color
 from vitrail.models import ViT
+from vitrail.ops.task_losses import median_class
 from vitrail.serve.models import Answer, Looked, Served
 from vitrail.serve.requests import RequestError
 
@@ -23,6 +25,25 @@ def top_of(served: Served, answer: Answer, count: int) -> list[dict[str, Any]]:
     assert answer.probabilities is not None
     best, labels = answer.order[:count], served.labels
     return [{"label": labels[number], "probability": float(answer.probabilities[number])} for number in best]
+
+
+def said_of(served: Served, answer: Answer, count: int) -> dict[str, Any]:
+    """Say what a model answers to an image: its most probable classes, and what its task asks beside them."""
+    outputs = served.model.card.outputs
+    assert answer.probabilities is not None, "a model without classes is refused before"
+    shares, names = answer.probabilities, served.labels
+    match outputs:
+        case NumberOutputs():
+            return {"top": [], "values": dict(zip(names, shares.tolist(), strict=True))}
+        case LabelOutputs(thresholds=thresholds):
+            rows = zip(names, shares.tolist(), thresholds, strict=True)
+            said = [name for name, share, least in rows if share >= least]
+            return {"top": top_of(served, answer, count), "labels": said}
+        case OrderedOutputs():
+            median = int(median_class(torch.from_numpy(shares)[None])[0])
+            return {"top": top_of(served, answer, count), "label": names[median]}
+        case None:
+            return {"top": top_of(served, answer, count)}
 
 
 def map_of(looked: Looked, layer: int | None, head: int | None) -> np.ndarray:

@@ -16,7 +16,10 @@ from vitrail.config.serving import Serving, read_models
 from vitrail.errors import ConfigError, shortened
 from vitrail.inspection.page import TEMPLATE, fill_template
 from vitrail.models import Model, ViT
-from vitrail.serve.answers import as_json, encoded, light, map_of, top_of
+from vitrail.runtime.dense import dense_task
+from vitrail.runtime.engines import EngineModel
+from vitrail.serve.answers import as_json, encoded, light, map_of, said_of
+from vitrail.serve.dense import add_dense
 from vitrail.serve.desk import Desk
 from vitrail.serve.door import Door, error_document
 from vitrail.serve.jobs import BadImagesError, RefusedError
@@ -95,6 +98,7 @@ def create_app(
     app.state.desk = desk
     _add_errors(app)
     _add_answers(app, desk)
+    add_dense(app, desk)
     _add_operation(app, desk)
     _add_page(app)
     paths = frozenset(str(path) for route in app.routes if (path := getattr(route, "path", None)))
@@ -111,10 +115,12 @@ def _add_answers(app: FastAPI, desk: Desk) -> None:
         served = desk.find(model)
         if not served.model.config.classes:
             raise RequestError(400, "no_classifier", f"{served.name} has no classifier. Use /v1/embed.")
+        if (task := dense_task(served.model)) is not None:
+            raise RequestError(400, "no_classifier", f"{served.name} was trained to {task}. Use /v1/{task}.")
         images = await desk.images_of(request)
         ticket = await desk.answer(request, Represent(served), images)
         rows = zip(images.names, ticket.answers, strict=True)
-        found = [{"name": name, "top": top_of(served, answer, top)} for name, answer in rows]
+        found = [{"name": name, **said_of(served, answer, top)} for name, answer in rows]
         return as_json({"model": served.name, "predictions": found}, served)
 
     @app.post("/v1/embed", openapi_extra=IMAGES_BODY, responses=ERRORS, tags=["models"])
@@ -137,7 +143,12 @@ def _add_answers(app: FastAPI, desk: Desk) -> None:
         """
         served = desk.find(model)
         if not isinstance(served.model, ViT):
-            raise RequestError(400, "no_attention", f"{served.name} is a ResNet, which has no attention.")
+            exported = isinstance(served.model, EngineModel)
+            what = "an exported file, which gives logits and features alone" if exported else "a ResNet, which has none"
+            raise RequestError(400, "no_attention", f"{served.name} shows no attention: it is {what}.")
+        if (task := dense_task(served.model)) is not None:
+            reason = f"{served.name} has queries, whose attention vitrail inspect shows. Use /v1/{task}."
+            raise RequestError(400, "no_attention", reason)
         images = await desk.images_of(request)
         if form == "maps" and len(images.data) != 1:
             raise RequestError(422, "too_many_images", f"format=maps takes one image; got {len(images.data):,}.")

@@ -19,6 +19,7 @@ from vitrail.runtime.inference import InferenceOptions
 from vitrail.runtime.machine import Group, choose_device, give_memory_back, resident_memory
 from vitrail.serve.door import State
 from vitrail.serve.engine import Engine
+from vitrail.serve.finding import Find
 from vitrail.serve.jobs import Task, Ticket
 from vitrail.serve.metrics import Metrics
 from vitrail.serve.models import Look, Represent, Served, Shelf
@@ -98,7 +99,7 @@ class Desk:
                 usual = resident_memory()
 
     def _forget(self, old: Served) -> None:
-        for task in (Represent(old), Look(old)):
+        for task in (Represent(old), Look(old), Find(old)):
             self.engine.forget(task)
 
     def find(self, name: str | None) -> Served:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vitrail.checkpoint.run_folder import SUFFIXES, locate
 from vitrail.config import ViTConfig
+from vitrail.config.outputs import TASK_OF
 from vitrail.data.decode import OpenImage
 from vitrail.data.transforms.finish import scale
 from vitrail.data.transforms.resize import evaluation_image
@@ -28,6 +29,8 @@ from vitrail.inspection.study import Attention, look
 from vitrail.inspection.views import sharper_size
 from vitrail.models import Model, ViT
 from vitrail.ops.metrics import bounded, first_classes, log_probabilities
+from vitrail.ops.task_metrics import answers_of
+from vitrail.runtime.dense import dense_task
 from vitrail.runtime.engines import EXPORTED
 from vitrail.runtime.inference import InferenceOptions, choose_model, computed_in
 from vitrail.runtime.machine import one_thread
@@ -68,6 +71,13 @@ class Served:
         """The names of the classes."""
         return self.model.card.class_names or [f"class {number}" for number in range(self.model.config.classes or 0)]
 
+    @property
+    def task(self) -> str:
+        """What it says of images, as a word."""
+        if (dense := dense_task(self.model)) is not None:
+            return dense
+        return "classify" if (outputs := self.model.card.outputs) is None else TASK_OF[type(outputs)]
+
     def open(self, data: bytes) -> OpenImage:
         """Read the header of an image; one that has too many pixels is refused before any is decoded."""
         return OpenImage(data, self.max_pixels)
@@ -93,9 +103,10 @@ class Served:
             "owned_by": "vitrail",
             "description": in_words(self.model),
             "classes": config.classes,
+            "task": self.task,
             "image_size": list(config.image_size),
             "features": config.representation,
-            "attention": isinstance(self.model, ViT),
+            "attention": isinstance(self.model, ViT) and dense_task(self.model) is None,
             "version": self.version,
             "engine": self.engine,
             "precision": self.precision,
@@ -107,7 +118,7 @@ class Answer:
     """What a model says of one image: classes, best first, with probabilities; and what the classifier reads."""
 
     order: NDArray[np.int64] | None
-    probabilities: NDArray[np.float32] | None
+    probabilities: NDArray[np.float32] | None  # or numbers, of a model that answers with such
     features: NDArray[np.float32]
 
 
@@ -138,7 +149,10 @@ class Represent:
             return [Answer(None, None, row) for row in rows]
         logits = logits.float().cpu()
         order = first_classes(bounded(logits), logits.shape[1]).numpy()
-        shares = log_probabilities(logits, model.card.temperature).exp().numpy()
+        if (outputs := model.card.outputs) is None:
+            shares = log_probabilities(logits, model.card.temperature).exp().numpy()
+        else:
+            shares = answers_of(outputs, logits).numpy()
         return [Answer(*row) for row in zip(order, shares, rows, strict=True)]
 
 
@@ -248,7 +262,7 @@ class Shelf:
         endless = MANY if next(model.parameters()).device.type == "cpu" else 0
         if model.config.channels not in (1, 3):
             raise CheckpointError(f"images have 1 or 3 channels; {name} reads {model.config.channels}.")
-        passes = choose_model(opened, endless, self._passes)
+        passes = opened if dense_task(model) else choose_model(opened, endless, self._passes)
         computed = computed_in(passes, self._passes)
         served = Served(
             name=name,

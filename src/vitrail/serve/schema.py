@@ -44,7 +44,10 @@ class Prediction(BaseModel):
     """What a classifier says of one image."""
 
     name: str = Field(description="The file's name, or image 0, image 1, ...")
-    top: list[TopClass] = Field(description="Best first.")
+    top: list[TopClass] = Field(description="Best first; empty of a model that answers with numbers.")
+    labels: list[str] | None = Field(None, description="Those that are said, of a model of several labels an image.")
+    values: dict[str, float] | None = Field(None, description="The numbers by name, of a model that answers with such.")
+    label: str | None = Field(None, description="The median class, of a model of ordered classes.")
 
 
 class Classified(BaseModel):
@@ -130,6 +133,9 @@ class ModelCard(BaseModel):
     owned_by: str
     description: str
     classes: int | None = Field(description="None: it has no classifier.")
+    task: str = Field(
+        description="What it says of images: classify, multilabel, regression, ordinal, segment or detect."
+    )
     image_size: list[int] = Field(description="Height and width in pixels; images are resized to it.")
     features: int
     attention: bool

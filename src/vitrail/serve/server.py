@@ -19,7 +19,7 @@ from typing import Any
 import uvicorn
 
 from vitrail.config.serving import Serving
-from vitrail.errors import ConfigError
+from vitrail.errors import ConfigError, VitrailError
 from vitrail.runtime.machine import share_memory, usable_cores
 from vitrail.serve.app import create_app
 from vitrail.serve.door import State
@@ -139,7 +139,14 @@ def _serve(models: dict[str, str], options: Serving, said: dict[str, Any], liste
     )
     server = Server(config, desk.state, options.drain)
     desk.on_ready = lambda: _say_where(options, listener, models)
-    server.run(sockets=[listener])
+    logging.getLogger("uvicorn.error").addFilter(
+        lambda record: not isinstance(desk.failure, VitrailError)
+    )  # said below
+    try:
+        server.run(sockets=[listener])
+    except SystemExit:  # where a model could not be opened
+        if desk.failure is None:
+            raise
     if desk.failure is not None:
         raise desk.failure
     log.info("ended; every request that was taken is answered")

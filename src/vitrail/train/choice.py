@@ -15,6 +15,7 @@ from vitrail.config import BiTConfig, HybridStem, ModelConfig, PatchStem, ViTCon
 from vitrail.config.given import is_checkpoint
 from vitrail.config.recipe import Augmentation
 from vitrail.config.recipes import adjust, hyperrule, recipe
+from vitrail.config.task import Classify, task_word
 from vitrail.data.decode import ImageError, OpenImage
 from vitrail.data.source import Source
 from vitrail.data.sources.remote import RemoteShards
@@ -36,6 +37,11 @@ TABLE_4 = ((20_000, "finetune/pets"), (500_000, "finetune/cifar10"))  # else as 
 BOX = "vitrail-ti8"  # where fine-tuning begins that names no model
 # Fields of a model that leave its weights as they are; any other means a model of one's own.
 KEPT = ("attention_dropout", "checkpointing", "cosine_scale", "dropout", "head_bias", "stochastic_depth")
+TOLD = {
+    "multilabel": "a sigmoid for each label; the best by mean average precision",
+    "regression": "numbers less their mean, by their deviation; the best by R2",
+    "ordinal": "probabilities of being at or below each class; the best by the mean distance",
+}
 DEV = ((20_000, 0.1), (500_000, 0.02))  # as the paper: of Pets and Flowers, of CIFAR; else 1 % as of ImageNet
 
 
@@ -98,18 +104,29 @@ def choose_recipe(
             reason = "from scratch, as the model in memory was neither loaded nor trained before"
             found = replace(found, reasons=(*found.reasons, reason))
         small = learns == "next-pixel" and "image_size" not in request.fields
-        return found if learns == "labels" else plain_images(found, small=small)
+        return for_task(found, request) if learns == "labels" else plain_images(found, small=small)
     if name is None:
         raise ConfigError(f"the recipe {request.recipe} needs a model: a name such as ViT-B/16, or a checkpoint.")
     rule = request.recipe == "bit/hyperrule"
     found = recipe(request.recipe, examples=len(whole), side=middle_side(whole)) if rule else recipe(request.recipe)
     dev = {"validation_share": 0.0} if isinstance(whole, RemoteShards) else {}
-    return Choice(
+    made = Choice(
         model=name,
         training=adjust(found.training, dev),
         reasons=(f"the recipe {request.recipe}: {found.source}",),
         rates=found.rates,
     )
+    return for_task(made, request) if learns == "labels" else made
+
+
+def for_task(choice: Choice, request: TrainRequest) -> Choice:
+    """Leave out what a recipe has for one class an image, where the task is another."""
+    if isinstance(request.task, Classify):
+        return choice
+    changes = {name: 0.0 for name in ("label_smoothing", "head_bias") if getattr(choice.training, name)}
+    word = task_word(request.task)
+    reasons = (*choice.reasons, f"task={word}: {TOLD[word]}")
+    return replace(choice, training=adjust(choice.training, changes), reasons=reasons)
 
 
 def model_name(model: AnyModel | None) -> str | None:
@@ -154,7 +171,7 @@ def choose(
     dev = 0.0 if has_val else next((share for below, share in DEV if count < below), 0.01)
     why = [f"{count:,} training images {_classes_of(source)}"]
     without = len(source.class_names) - int((np.unique(source.labels) >= 0).sum())
-    if 2 * without > len(source.class_names):
+    if source.targets is None and 2 * without > len(source.class_names):
         why.append(f"{without:,} of these classes have no image: are labels numbered from 0?")
     if not has_val and "validation_share" not in given:
         why.append(f"{dev:.0%} of them kept back to choose by, as there is no val split")
@@ -252,6 +269,8 @@ def _whole_patch(patch: int, size: tuple[int, int]) -> int:
 
 def _classes_of(source: Source) -> str:
     """Say how many classes the images are of, and how many of them are of none."""
+    if source.targets is not None:
+        return f"with {len(source.class_names):,} known of each: {some_of([*source.class_names], NAMED)}"
     without = int((np.asarray(source.labels) < 0).sum())
     if without == len(source):
         return "without labels"

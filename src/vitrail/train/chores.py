@@ -12,8 +12,9 @@ from vitrail.checkpoint.run_folder import read_document, write_documents
 from vitrail.config.check import whole
 from vitrail.config.recipe import MOST_STEPS
 from vitrail.errors import CheckpointError, DataError
+from vitrail.ops.task_metrics import CHOSEN_BY
 from vitrail.runtime.memory import peak_memory
-from vitrail.runtime.reporter import Reporter
+from vitrail.runtime.reporter import OF_DENSE, Reporter
 from vitrail.train.folder import PACE, Checkpoints, numeric_environment
 from vitrail.train.journal import Journal
 from vitrail.train.loop import Chore, Plan, Turn
@@ -110,14 +111,17 @@ class _Measuring(_Noting):
 
 
 class Evaluation(_Measuring):
-    """Accuracy on images that are not trained on; the best is remembered, of equals that of the least loss."""
+    """Accuracy, or what a task goes by, on images that are not trained on; the best is remembered.
+
+    Of equals it is that of the least loss.
+    """
 
     def do(self, state: State) -> None:
         """Evaluate."""
         metrics, took = self.measured(state)
         check_finite(metrics, state.step)
-        by = "balanced_accuracy" if self.plan.config.corrections else "accuracy"
-        value = metrics[by] if by in metrics else -metrics["loss"]  # the larger the better
+        by, larger = chosen_by(self.plan, state, metrics)
+        value = metrics[by] if larger else -metrics[by]  # the larger the better
         state.metrics = metrics
         best, loss = state.best, metrics.get("loss")
         better = best is None or value > best.value
@@ -126,7 +130,17 @@ class Evaluation(_Measuring):
         if best is None or better or (loss is not None and before is not None and loss < before):
             best = state.best = Best(state.step, value, loss)
         record = {"kind": "evaluation", "step": state.step, **metrics, "best_step": best.step}
-        self.note(record | {"best": abs(best.value), "time": took})
+        record |= {} if state.model.card.outputs is None and by not in OF_DENSE else {"by": by}
+        self.note(record | {"best": best.value if larger else -best.value, "time": took})
+
+
+def chosen_by(plan: Plan, state: State, metrics: Mapping[str, float]) -> tuple[str, bool]:
+    """Say by which number the best evaluation is chosen, and whether the larger is the better."""
+    outputs = state.model.card.outputs
+    usual = ("balanced_accuracy" if plan.config.corrections else "accuracy", True)
+    by, larger = usual if outputs is None else CHOSEN_BY[type(outputs)]
+    by = next((name for name in OF_DENSE if name in metrics), by)
+    return (by, larger) if by in metrics else ("loss", False)
 
 
 class Probing(_Measuring):

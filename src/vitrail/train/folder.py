@@ -61,7 +61,7 @@ HIDDEN = re.compile(r"\.step-\d{9,}\.[0-9a-f]+")
 
 def begin(task: Task) -> None:
     """Write down what was asked; or refuse where something else was asked, and trained, before."""
-    asked = {"command": task.command, "data": task.data, "model": task.model, "changes": dict(task.changes)}
+    asked = {"command": task.command, "data": task.data, "model": task.model, "changes": encode(task.changes)}
     asked |= {"fingerprints": {name: source.fingerprint for name, source in task.splits.items()}}
     cut = training_split(task.splits) if will_cut(task.splits, task.training.validation_share) else None
     asked |= {"contents": {name: contents_of(source, cut=source is cut) for name, source in task.splits.items()}}

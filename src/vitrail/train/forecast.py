@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from vitrail.config import ModelConfig
-from vitrail.config.objective import Labels
+from vitrail.config.objective import Full, Labels
 from vitrail.ops.cost.place import duration
 from vitrail.ops.cost.plan import gibibytes
 from vitrail.ops.cost.ranks import Ranks
@@ -79,7 +79,8 @@ class Forecast(Chore):
         peak = peak_memory(self.plan.group.device) if self.known else None
         if peak and self.needed is not None and self.held is not None:
             whole = self.held + self.needed
-            words.append(f"peak memory {gibibytes(peak)}, predicted {gibibytes(whole)} ({off(whole, peak)})")
+            what = "predicted" if isinstance(self.plan.config.adapt, Full) else "training all weights was predicted at"
+            words.append(f"peak memory {gibibytes(peak)}, {what} {gibibytes(whole)} ({off(whole, peak)})")
         if words:
             self.report.note(f"plan: {'; '.join(words)}")
 

@@ -21,6 +21,7 @@ from vitrail.models.adapting import train_mode
 from vitrail.ops.constants import upload
 from vitrail.ops.random import Purpose, key, mix
 from vitrail.runtime.machine import Group
+from vitrail.train.dense import DensePrediction
 from vitrail.train.objective import BuiltObjective
 from vitrail.train.state import Guard, State, clip, gradients, set_rate
 
@@ -62,7 +63,7 @@ class Plan:
     config: Training
     steps: int
     feed: Loader
-    objective: BuiltObjective
+    objective: BuiltObjective | DensePrediction
     forward: Callable[..., Tensor]  # the objective's module, compiled and wrapped as it may be
     autocast: Callable[[], AbstractContextManager[object]]
     group: Group

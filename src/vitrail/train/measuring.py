@@ -8,10 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitrail.config.outputs import LabelOutputs
+from vitrail.data.annotated.feed import annotated_feed
 from vitrail.data.source import Batch, Source
+from vitrail.errors import DataError
 from vitrail.models import Model, eval_mode
+from vitrail.models.dense import DenseViT
 from vitrail.ops.losses import loss_of
 from vitrail.ops.metrics import ClassCounts, first_classes, ranks_of, within
+from vitrail.ops.task_metrics import choose_thresholds, measure
+from vitrail.runtime.dense import DenseTally, go_through
 from vitrail.runtime.inference import InferenceOptions, feed_of
 from vitrail.train.loop import Plan, pad_batch
 from vitrail.train.state import State
@@ -44,6 +50,68 @@ def measure_accuracy(
     counts = ClassCounts(images=images_of, answered=answered, right=right)
     found |= {"balanced_accuracy": counts.balanced_accuracy, "macro_f1": counts.macro_f1}
     return found | ({"top5": top5 / seen} if classes > 5 else {})
+
+
+def measure_task(
+    model: Model,
+    source: Source,
+    options: InferenceOptions,
+    forward: Callable[[Tensor], Tensor] | None = None,
+    autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> Mapping[str, float]:
+    """Ask of every image what the model's card says that it answers; give how good the answers are."""
+    assert model.card.outputs is not None
+    raw, targets, left_out = collect(model, source, options, forward, autocast)
+    found, _ = measure(model.card.outputs, raw, targets, source.class_names)
+    return found | {"images": len(raw), "left_out": left_out}
+
+
+def tune_thresholds(
+    model: Model,
+    source: Source,
+    options: InferenceOptions,
+    forward: Callable[[Tensor], Tensor] | None = None,
+    autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> Mapping[str, float]:
+    """Put into a model's card the thresholds of its labels that these images choose; give how good answers are then."""
+    raw, targets, left_out = collect(model, source, options, forward, autocast)
+    assert isinstance(model.card.outputs, LabelOutputs)
+    outputs = replace(model.card.outputs, thresholds=choose_thresholds(raw, targets))
+    model.card = replace(model.card, outputs=outputs)
+    found, _ = measure(outputs, raw, targets, source.class_names)
+    return found | {"images": len(raw), "left_out": left_out}
+
+
+def collect(
+    model: Model,
+    source: Source,
+    options: InferenceOptions,
+    forward: Callable[[Tensor], Tensor] | None,
+    autocast: Callable[[], AbstractContextManager[object]],
+) -> tuple[Tensor, Tensor, int]:
+    """Give the outputs and the targets of every image, in the source's order, and how many could not be decoded."""
+    run, group = model if forward is None else forward, options.group
+    pad = 1 if forward is None else options.batch_size
+    rows: list[tuple[Tensor, Tensor, Tensor]] = []
+    skipped = 0
+    with eval_mode(model), torch.no_grad():
+        for part in feed_of(model, source, options).epoch(0):
+            skipped += len(part.skipped)
+            real = len(part.labels)
+            if real or group.world_size > 1:
+                padded = pad_batch(part, pad)
+                assert padded.targets is not None
+                with autocast():
+                    raw = run(padded.images)[:real].float()
+                rows.append((part.samples[:real].cpu(), raw.cpu(), padded.targets[:real].cpu()))
+    own = tuple(torch.cat(column) for column in zip(*rows, strict=True)) if rows else None
+    gathered = group.all_gather((own, skipped))
+    every = [each for each, _ in gathered if each is not None]
+    if not sum(len(each[0]) for each in every):
+        raise DataError("none of the images can be decoded. vitrail data check says why.")
+    samples, raw, targets = (torch.cat([each[place] for each in every]) for place in range(3))
+    order = samples.argsort(stable=True)
+    return raw[order], targets[order], sum(count for _, count in gathered)
 
 
 def measure_objective(plan: Plan, state: State, source: Source, options: InferenceOptions) -> Mapping[str, float]:
@@ -93,3 +161,33 @@ def count_classes(logits: Tensor, labels: Tensor) -> Tensor:
     labels, answers = labels[known], first_classes(logits[known], 1)[:, 0]
     parts = (labels, answers[answers >= 0], labels[labels == answers])
     return torch.cat([torch.bincount(part, minlength=classes) for part in parts]).double()
+
+
+def measure_dense(plan: Plan, model: DenseViT, source: Source, options: InferenceOptions) -> Mapping[str, float]:
+    """Measure a model on every image, whole, as the run computes it: mean IoU, or average precision."""
+    group, classes = options.group, model.config.classes or 0
+    pad = plan.micro_batch if plan.pad_to_micro_batch else 1
+    batch = plan.micro_batch if plan.pad_to_micro_batch else options.batch_size
+    feed = annotated_feed(
+        source,
+        model.config.image_size,
+        preprocessing=model.card.preprocessing,
+        channels=model.config.channels,
+        batch=batch * group.world_size,
+        workers=options.workers,
+        rank=group.rank,
+        ranks=group.world_size,
+        device=group.device,
+    )
+    feed.bad_image_limit = options.bad_image_limit
+    tally, left_out, images = DenseTally(classes), 0, 0
+    passes = go_through(
+        model, feed.epoch(0), forward=plan.forward, autocast=plan.autocast, pad=lambda part: pad_batch(part, pad)
+    )
+    for part, rows in passes:
+        left_out, images = left_out + len(part.skipped), images + len(rows)
+        for sample, known, answer in rows:
+            tally.add(sample, known, answer)
+    found = tally.join(group.all_gather(tally)).result(model.task).metrics()
+    counts = group.all_reduce_sum(torch.tensor([images, left_out], dtype=torch.float64, device=group.device)).tolist()
+    return {**found, "images": counts[0], "left_out": counts[1]}

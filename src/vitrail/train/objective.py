@@ -1,7 +1,7 @@
 """What a model learns from images: an objective says what goes in, what is asked, and how the answer is judged."""
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol, assert_never, runtime_checkable
+from typing import Protocol, assert_never, runtime_checkable
 
 import numpy as np
 import torch
@@ -35,15 +35,10 @@ from vitrail.ops.patches import patchify
 from vitrail.ops.random import Purpose, draws
 from vitrail.ops.uneven import log_priors, weights_of
 from vitrail.runtime.machine import gathered
+from vitrail.train.losses import Losses
+from vitrail.train.tasks import TaskObjective
 
 EPSILON = 1e-6  # of a patch's variance
-
-
-class Losses(NamedTuple):
-    """How good the answers to some images are."""
-
-    losses: Float[Tensor, " B"]
-    correct: Float[Tensor, " B"]  # share of what was asked that was answered correctly; no gradient
 
 
 @runtime_checkable
@@ -130,7 +125,8 @@ class Classification:
         if self.moved is not None:
             asked = asked.float() + self.moved
         targets = smooth(batch.targets, config.label_smoothing)
-        losses = loss_of(asked, targets, config.loss, weights=self.weights, focal=config.focal)
+        kind = "sigmoid" if config.loss == "sigmoid" else "softmax"
+        losses = loss_of(asked, targets, kind, weights=self.weights, focal=config.focal)
         with torch.no_grad():
             known = batch.targets.amax(dim=1) > 0
             correct = known & (outputs.argmax(dim=1) == batch.targets.argmax(dim=1))
@@ -249,4 +245,5 @@ class NextPixelPrediction:
 
 
 # An objective with its module, what is called and trained; `counts` where its answers are correct or not.
-BuiltObjective = OwnObjective | Classification | MaskedPatchPrediction | MaskedAutoencoding | NextPixelPrediction
+Labelled = Classification | TaskObjective  # learned from labels or targets, by the model itself
+BuiltObjective = OwnObjective | Labelled | MaskedPatchPrediction | MaskedAutoencoding | NextPixelPrediction

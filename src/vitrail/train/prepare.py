@@ -14,34 +14,49 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from vitrail.config.objective import Labels, MaskedAutoencoder, MaskedPatches, NextPixels
+from vitrail.config.outputs import LabelOutputs
 from vitrail.config.recipe import Training
 from vitrail.config.recipes import adjust, fit
+from vitrail.config.task import Classify
+from vitrail.data.annotated.feed import annotated_train_feed
 from vitrail.data.balanced import BalancedSource
 from vitrail.data.feed import Loader, train_feed
 from vitrail.data.source import Source
 from vitrail.errors import DataError
 from vitrail.models import Model, ViT
+from vitrail.models.dense import DenseViT
 from vitrail.ops.masking import make_palette
 from vitrail.runtime.class_token import ClassTokenForward
 from vitrail.runtime.inference import InferenceOptions
 from vitrail.runtime.machine import Group, fit_micro_batch, shard
 from vitrail.runtime.reporter import Reporter
 from vitrail.train.chores import Evaluate, Evaluation, Log, Probing, Save, Tempo
+from vitrail.train.dense import DensePrediction
+from vitrail.train.distilling import BothHeads, Distilling, open_teacher
 from vitrail.train.folder import Checkpoints
 from vitrail.train.gaps import count_classes
 from vitrail.train.journal import Journal
 from vitrail.train.loop import Chore, Plan
-from vitrail.train.measuring import measure_accuracy, measure_objective
+from vitrail.train.measuring import (
+    measure_accuracy,
+    measure_dense,
+    measure_objective,
+    measure_task,
+    tune_thresholds,
+)
 from vitrail.train.objective import (
     BuiltObjective,
     Classification,
+    Labelled,
     MaskedAutoencoding,
     MaskedPatchPrediction,
     NextPixelPrediction,
     OwnObjective,
 )
+from vitrail.train.savings import describe_savings
 from vitrail.train.state import Guard, ModelEMA, State, build_optimizer
 from vitrail.train.task import Parts, Task, build_model
+from vitrail.train.tasks import TaskObjective, with_outputs
 
 Forward = Callable[..., Tensor]
 Autocast = Callable[[], AbstractContextManager[object]]
@@ -62,6 +77,7 @@ class Ready:
     state: State
     chores: tuple[Chore, ...]
     evaluate: Callable[[Source], Mapping[str, float]]
+    tune: Callable[[Source], Mapping[str, float]] | None  # chooses thresholds of labels, and measures again
     checkpoints: Checkpoints
     journal: Journal
     precision: str
@@ -72,6 +88,7 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
     training = task.training
     precision = choose_precision(training, group.device)
     model = build_model(task, training, parts.train.class_names).to(group.device)
+    model.card = with_outputs(model.card, training.task, lambda: parts.train)
     feed = training_feed(
         BalancedSource(parts.train) if training.sampling == "balanced" else parts.train,
         model,
@@ -92,7 +109,9 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
         report.note("making a palette of the training images")
         return group.broadcast(palette_of(parts.train, model, training) if group.is_main else None)
 
-    if task.objective is None:
+    if isinstance(model, DenseViT):
+        objective = DensePrediction(model, training)
+    elif task.objective is None:
         objective = build_objective(model, training, palette, partial(count_classes, parts.train))
     else:
         objective = OwnObjective(task.objective, model)
@@ -110,6 +129,8 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
     autocast = partial(torch.autocast, group.device.type, torch.bfloat16, enabled=precision == "bfloat16")
     share = -(-min(training.batch_size, feed.order.size or training.batch_size) // group.world_size)
     micro = min(group.all_gather(fit_micro_batch(model.config, training, share, group.device, precision)))
+    for text in describe_savings(model, training):
+        report.note(text)
     report.note(f"{precision} on {group.device}" + (f", {group.world_size} processes" if group.world_size > 1 else ""))
     if micro < share:
         report.note(f"{micro} images at a time, {-(-share // micro)} times a step: the batch does not fit at once")
@@ -127,6 +148,9 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
         pad_to_micro_batch=compiles(training, group.device),
     )
 
+    if isinstance(objective, DensePrediction):
+        objective.progress = lambda: plan.place(state.step) / max(plan.planned, 1)
+
     def options() -> InferenceOptions:
         return InferenceOptions(
             group=group,
@@ -136,9 +160,17 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
             cache=False,
         )
 
+    def tune(source: Source) -> Mapping[str, float]:
+        return tune_thresholds(model, source, options(), forward, autocast)
+
     def evaluate(source: Source) -> Mapping[str, float]:
+        if isinstance(objective, DensePrediction):
+            return measure_dense(plan, objective.model, source, options())
+        if isinstance(objective, TaskObjective):
+            return measure_task(model, source, options(), forward, autocast)
         if isinstance(objective, Classification):
-            return measure_accuracy(model, source, options(), forward, autocast)
+            one = None if isinstance(called(objective), BothHeads) else forward  # which gives two classifiers' logits
+            return measure_accuracy(model, source, options(), one, autocast)
         return measure_objective(plan, state, source, options())
 
     journal = Journal(task.out, track=task.track if group.is_main else (), report=report)
@@ -155,6 +187,7 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
         state=state,
         chores=chores,
         evaluate=evaluate,
+        tune=tune if isinstance(model.card.outputs, LabelOutputs) else None,
         checkpoints=checkpoints,
         journal=journal,
         precision=precision,
@@ -222,7 +255,12 @@ def build_objective(
     match training.objective:
         case Labels():
             weighed = training.class_weights is not None or training.logit_adjustment > 0
-            return Classification(model, training, counts() if weighed and counts is not None else None)
+            images = counts() if weighed and counts is not None else None
+            if training.distill is not None:
+                teacher = open_teacher(training.distill, next(model.parameters()).device)
+                return Distilling(model, training, teacher, images)
+            kind = Classification if isinstance(training.task, Classify) else TaskObjective
+            return kind(model, training, images)
         case MaskedPatches() as config:
             made = MaskedPatchPrediction(model, config, seed=training.seed)
         case MaskedAutoencoder() as config:
@@ -235,11 +273,13 @@ def build_objective(
     return made
 
 
-def called(objective: BuiltObjective) -> nn.Module:
+def called(objective: BuiltObjective | DensePrediction) -> nn.Module:
     """Give what is called of an objective: of a classifier that reads the class token alone, that of its last block."""
     module = objective.module
-    if not isinstance(objective, Classification) or not isinstance(module, ViT):
+    if not isinstance(objective, Labelled) or not isinstance(module, ViT):
         return module
+    if isinstance(objective, Distilling) and objective.distill.token:
+        return BothHeads(module)
     # What attention's kernels drop, they draw for all queries.
     alone = module.config.reads_class_token_alone and not module.config.attention_dropout
     return ClassTokenForward(module) if alone else module
@@ -279,7 +319,8 @@ def compiles(training: Training, device: torch.device) -> bool:
 
 def training_feed(source: Source, model: Model, training: Training, batch: int, **options: Any) -> Loader:  # noqa: ANN401
     """Feed the training images at the model's size, with its preprocessing."""
-    return train_feed(
+    feed = train_feed if training.dense_task is None else annotated_train_feed
+    return feed(
         source,
         model.config.image_size,
         batch=batch,

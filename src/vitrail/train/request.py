@@ -4,13 +4,16 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from vitrail.config import encode
+from vitrail.config.dense import DenseTask
+from vitrail.config.fields import hints
 from vitrail.config.given import check_name, read_fields
 from vitrail.config.objective import Labels
 from vitrail.config.recipe import Training
 from vitrail.config.recipes import RECIPES, adjust
+from vitrail.config.task import Classify, ImageTask, task_word
 from vitrail.config.trackers import check_trackers
 from vitrail.data.source import Source
 from vitrail.errors import ConfigError
@@ -40,6 +43,21 @@ class TrainRequest:
         usual = RECIPES[self.recipe].training.objective if self.recipe in RECIPES else Labels()
         said = self.fields.get("objective", usual)
         return said if isinstance(said, str) else encode(said)["kind"]
+
+    @property
+    def task(self) -> ImageTask:
+        """What is asked of labelled images."""
+        parts = {leaf for kind in get_args(ImageTask) for leaf in hints(kind)}
+        said = {name: value for name, value in self.fields.items() if name.split(".")[0] == "task" or name in parts}
+        return adjust(Training(steps=1), said).task
+
+    @property
+    def dense_task(self) -> DenseTask | None:
+        """What of pixels or objects is learned, as it is said or as the recipe has it; None where it is of images."""
+        usual = RECIPES[self.recipe].training if self.recipe in RECIPES else Training(steps=1)
+        return (
+            usual.dense_task if "task" not in self.fields else adjust(Training(steps=1), {"task": self.task}).dense_task
+        )
 
     @property
     def needs_labels(self) -> bool:
@@ -104,7 +122,7 @@ def make_task(
         start=start,
         training=training,
         out=out,
-        changes={**choice.changes, **request.model_fields},
+        changes={**request.model_fields, **choice.changes},
         objective=request.objective,
         workers=usual_workers(gpu=choose_device(device).type == "cuda") if workers is None else workers,
         device=device,
@@ -117,6 +135,8 @@ def refuse_fields(request: TrainRequest, reasons: Mapping[str, str]) -> None:
     for name in request.fields:
         if (reason := reasons.get(leaf_of(name))) is not None:
             raise ConfigError(f"{leaf_of(name)} is not taken here: {reason}")
+    if not isinstance(request.task, Classify):
+        raise ConfigError(f"classes are what is measured here; got task={task_word(request.task)}. Set task=classify.")
     if (learned := request.learns) != "labels":
         raise ConfigError(
             f"accuracy is measured here, so labels are what is learned; got objective {learned}. "

@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
+from vitrail.checkpoint.lora_files import LORA_FILE, write_lora
 from vitrail.checkpoint.run_folder import renew_run, write_documents
 from vitrail.config import encode
-from vitrail.config.objective import Labels
+from vitrail.config.objective import Labels, LoRA
 from vitrail.config.recipe import Result
 from vitrail.data.near import LARGEST
 from vitrail.errors import CheckpointError, ConfigError, DataError
@@ -44,6 +45,7 @@ from vitrail.train.gaps import check_classes, describe_gaps, describe_held_out, 
 from vitrail.train.journal import LOG
 from vitrail.train.loop import train
 from vitrail.train.prepare import Probe, Ready, prepare
+from vitrail.train.state import unmerged
 from vitrail.train.task import (
     CUT,
     Parts,
@@ -157,9 +159,9 @@ def measure_last(ready: Ready) -> None:
 def cut_parts(task: Task, group: Group, report: Reporter) -> Parts:
     """Divide the images by what they are for; those to choose by are cut by content where there is no split of them."""
     training = task.training
-    labels = isinstance(training.objective, Labels) and task.objective is None
+    labels = isinstance(training.objective, Labels) and task.objective is None and training.dense_task is None
     splits = keep_classes(task.splits, training.held_out)
-    if labels:
+    if labels or training.dense_task is not None:
         check_classes(splits)
 
     def progress(done: int, total: int) -> None:
@@ -173,7 +175,8 @@ def cut_parts(task: Task, group: Group, report: Reporter) -> Parts:
         )
     if training.held_out:
         report.note(describe_held_out(task.splits, parts))
-    for text in (*describe_gaps(parts), *describe_uneven(training, parts.train)) if labels else ():
+    counted = labels and parts.train.targets is None
+    for text in (*describe_gaps(parts), *describe_uneven(training, parts.train)) if counted else ():
         report.note(text)
     if parts.val is None and training.patience is not None:
         raise ConfigError("patience needs images to choose by: a val split, or validation_share=0.1. There are none.")
@@ -273,6 +276,10 @@ def finish(task: Task, ready: Ready, parts: Parts, group: Group, report: Reporte
     ended["result"] = take_result(ready, group, report)
     ended["result_step"] = state.step
     metrics = dict(state.metrics)
+    if ready.tune is not None and parts.val is not None:
+        with state.to_evaluate():
+            metrics |= ready.tune(parts.val)
+        report.note("the probability from which on each label is said was chosen by the F1 of the val images")
     if parts.test is not None:
         with state.to_evaluate():
             try:
@@ -281,12 +288,15 @@ def finish(task: Task, ready: Ready, parts: Parts, group: Group, report: Reporte
                 report.note(f"the test images were not measured: {error}")
     check_finite(metrics, state.step)
     ended["metrics"] = metrics
-    weights, own, _ = state.tensors(keeps=group.is_main)
+    weights, own, others = state.tensors(keeps=group.is_main)
 
     def write() -> None:
         with writing(task.out):
             predictor = ready.checkpoints.predictor(own)
             renew_run(task.out, state.model.config, weights, state.card(metrics), predictor)
+            if isinstance(adapt := plan.config.adapt, LoRA):
+                kept = unmerged(state, weights, others)
+                write_lora(task.out / LORA_FILE, state.model, kept, adapt, state.card(metrics), task.model)
             if state.bad:
                 write_documents(task.out, {LEFT_OUT: [skip._asdict() for skip in state.bad]})
             write_documents(task.out, {DONE: ended})

@@ -62,7 +62,8 @@ def depth_of(name: str, blocks: int) -> int:
 def build_optimizer(model: nn.Module, config: Adam | SGD | Muon, layer_decay: float | None) -> Optimizer:
     """Make the optimiser; each group has its `share` of the rate, and its decay."""
     named = {name: parameter for name, parameter in trainable_names(model) if parameter.requires_grad}
-    blocks = 1 + max((int(found[1]) for name in named if (found := BLOCK.match(name))), default=-1)
+    every = (BLOCK.match(name) for name, _ in trainable_names(model))  # those too that stay as they are
+    blocks = 1 + max((int(found[1]) for found in every if found), default=-1)
     if layer_decay is not None and not blocks:
         raise ConfigError(
             "layer_decay is of a Vision Transformer's blocks, and the model has none. Set layer_decay=none."
@@ -335,3 +336,13 @@ class State:
                 memory["step"] = torch.tensor(float(self.step), dtype=torch.float32, device=parameter.device)
             if memory:
                 self.optimizer.state[parameter] = memory
+
+
+def unmerged(state: State, weights: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Give the weights of an adapted model with its changes beside them, as `tensors` gives both."""
+    own = dict(trainable_names(state.module))
+    kept = {
+        name: own[name].detach() if name in changed_names(state.model) else value for name, value in weights.items()
+    }
+    changes = {name.removeprefix(ADAPTER): value for name, value in others.items() if name.startswith(ADAPTER)}
+    return {**kept, **changes}

@@ -63,6 +63,10 @@ class Task:
             check_suitable(foresee_model(self), self.training.objective)
         if self.training.initialization is not None:
             check_mimetic(foresee_model(self), fresh=self.start is None)
+        if self.training.distill is not None:
+            from vitrail.train.distilling import check_teacher  # which needs the objectives, and these the task
+
+            check_teacher(self.training.distill, foresee_model(self), training_split(self.splits).class_names)
         if not isinstance(self.training.adapt, Full):
             check_adapt(foresee_model(self), self.training.adapt, fresh=self.start is None)
 
@@ -130,6 +134,8 @@ def model_changes(task: Task, training: Training, classes: int | None) -> dict[s
     kind, values = row(task.model)
     if isinstance(training.objective, NextPixels) and kind is ViTConfig:
         changes = {"causal": True, "pooling": "mean", **changes}
+    if training.distill is not None and training.distill.token and kind is ViTConfig:
+        changes = {"pooling": "distilled", "registers": values.get("registers") or 1, **changes}
     if isinstance(training.objective, Labels) and kind is ViTConfig and training.pre_logits:
         changes.setdefault("pre_logits", values["width"])
     return _for_kind(changes, kind)

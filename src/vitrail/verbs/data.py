@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vitrail.config.dense import DenseTask, read_task
+from vitrail.config.dense import dense_of
+from vitrail.config.task import read_image_task
 from vitrail.data.annotated.check import check_annotations, drawn
 from vitrail.data.annotated.open import kind_of, open_annotated
 from vitrail.data.check import (
@@ -25,6 +26,7 @@ from vitrail.data.levels import Levels, survey
 from vitrail.data.open import open_data
 from vitrail.data.source import Source
 from vitrail.data.sources.packed import pack
+from vitrail.data.targets import open_task
 from vitrail.errors import DataError
 from vitrail.figures.measured import SheetRow, draw_sheet
 from vitrail.files import home_path, write_bytes
@@ -92,6 +94,7 @@ class DataCheck(DataReport):
                 lines.append(f"{name}: mean {said[0]}, deviation {said[1]}, of {levels.images:,} images, from 0 to 1")
                 lines += [f"{name}: {words}"] if (words := levels.describe()) else []
         lines += [f"{name}: {split.uneven}" for name, split in self.splits.items() if split.uneven]
+        lines += [f"{name}: {words}" for name, split in self.splits.items() for words in split.known]
         for what, found in self.findings().items():
             among = f" of {found.images:,} images" if isinstance(found, NearCopies) else ""
             lines += [f"{what}: {found.count:,}{among}", *(f"  {example}" for example in found.examples[:NAMED])]
@@ -140,7 +143,10 @@ def check_data(
     mirrored: bool = False,
     unlabeled: bool = False,
     allow_pipe: bool = False,
-    task: DenseTask | None = None,
+    task: str | None = None,
+    columns: str | Sequence[str] = (),
+    order: str | Sequence[str] = (),
+    allow_empty: bool = False,
     report: Reporter = SILENT,
 ) -> DataCheck:
     """Find what cannot be decoded, copies and near-copies, leaks between splits, misnamed files, odd sizes, imbalance.
@@ -151,16 +157,20 @@ def check_data(
     images without a label; `allow_pipe` runs the command of a pipe: source. `levels` has mean and deviation of the
     images, as preprocessing needs them. `is_clean` is False where something would spoil a run. Images with masks or
     boxes (docs/dense.md) are recognized, and what is wrong with these is found too; `task` ("segment" or "detect") says
-    which of them to look at.
+    which of them to look at. task="multilabel", "regression" or "ordinal" read what training does: `columns` of a
+    table, the `order` of classes, `allow_empty` for images without any label.
     """
-    task = kind_of(data) if task is None else read_task(task)
-    if task is None:
+    asked = read_image_task(task, columns=columns, order=order, allow_empty=allow_empty)
+    dense = kind_of(data) if asked is None else dense_of(asked)
+    if dense is not None:
+        splits = open_annotated(data, dense, progress=partial(report.progress, "reading classes of masks"))
+    elif asked is None:
         splits = open_data(data, allow_pipe=allow_pipe, unlabeled=unlabeled)
     else:
-        splits = open_annotated(data, task, progress=partial(report.progress, "reading classes of masks"))
+        splits = open_task(data, asked, allow_pipe=allow_pipe, unlabeled=unlabeled)
     found = check_splits(splits, mirrored=mirrored, progress=partial(report.progress, "checking images"))
     examples = {}
-    if task is not None:
+    if dense is not None:
         examples = check_annotations(splits, found.splits, partial(report.progress, "checking masks and boxes"))
     if sheet is not None:
         _write_sheet(home_path(sheet), splits, found, examples)

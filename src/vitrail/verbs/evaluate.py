@@ -23,7 +23,7 @@ from vitrail.data.source import Source, Subset
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluation.answers import Classes, Given, answers, check_classifier, read_labels, read_mapping
 from vitrail.evaluation.copies import can_compare, have_copies, training_images
-from vitrail.evaluation.corrupted import document_of_corrupted, measure_corrupted, results_of
+from vitrail.evaluation.corrupted import document_of_corrupted, measure_side_by_side, results_of
 from vitrail.evaluation.page import measured_of
 from vitrail.evaluation.preparing import PreprocessingChoice, choose_preprocessing
 from vitrail.evaluation.report import Subject, predictions, report as report_of, results
@@ -33,9 +33,11 @@ from vitrail.inspection.report import MOST_IMAGES, check_folder, title_of, write
 from vitrail.inspection.study import draw_images, drawn_count, look_at
 from vitrail.inspection.views import spread
 from vitrail.models import Model
+from vitrail.runtime.engines import EngineModel
 from vitrail.runtime.inference import InferenceOptions, choose_model, computed_in
 from vitrail.runtime.reporter import Reporter, harmless
 from vitrail.train.task import kept_back, was_trained_on, without_held_out
+from vitrail.verbs.dense import WINDOWS, evaluate_dense, refuse_for_dense, task_of
 from vitrail.verbs.opening import (
     AnyModel,
     Measuring,
@@ -49,6 +51,7 @@ from vitrail.verbs.opening import (
     run_of,
     said_passes,
 )
+from vitrail.verbs.tasks import card_of, refuse_other
 
 SHOWN = 8  # images of a page where no answer is wrong
 HEADLINE = (
@@ -113,13 +116,14 @@ def evaluate(
     corruptions: bool = False,
     severities: Sequence[int] = SEVERITIES,
     beside: Sequence[AnyModel] = (),
+    windows: bool = False,
     image_size: int | tuple[int, int] | None = None,
     out: str | os.PathLike[str] | None = None,
     page: str | os.PathLike[str] | None = None,
     allow_pipe: bool = False,
     command: str = "",
     **options: Unpack[Measuring],
-) -> Evaluation:
+) -> Evaluation | Any:  # noqa: ANN401  # DenseEvaluation of a model that segments or detects
     """Measure a classifier on labeled images, each once: accuracy, calibration, classes, confusions, worst mistakes.
 
     `model` is a name, a file, a run folder or a model in memory, and so is `against`, which is compared with it on the
@@ -137,15 +141,32 @@ def evaluate(
     Options: batch_size, workers, device, precision, engine, bad_image_limit, fresh, report; and how
     `model` reads images: preprocessing, mean, deviation, resize, crop_share, interpolation, value_range, as in
     `vitrail.load`; and what the files leave open: heads, grid, activation, epsilon.
+    A model that segments or detects is measured on masks or boxes (docs/dense.md): `windows` looks at images larger
+    than its size window by window, `out` and `page` have predictions.json as COCO's tools take it.
     `preprocessing="measure"` tries the usual ways on labeled images and takes the best; its accuracy is optimistic.
     """
     model, against, beside = of_run(model), of_run(against), [of_run(each) for each in beside]
     check_corruptions(corruptions=corruptions, severities=severities, beside=beside, passing=bool(keep_aspect_ratio))
     whole("worst", worst, least=0)
+    if (task := task_of(model)) is not None:
+        asked = {"against": against, "labels": labels, "mapping": mapping, "token_merging": token_merging}
+        refuse_for_dense(task, {**asked, "keep_aspect_ratio": keep_aspect_ratio, "corruptions": corruptions})
+        where = {"out": out, "page": page, "image_size": image_size, "split": split, "worst": worst}
+        return evaluate_dense(
+            model, data, task, **where, windows=windows, choose=choose_images, verb=evaluate, options=options
+        )
+    if windows:
+        raise ConfigError(WINDOWS)
     passing = Passing(token_merging=token_merging, keep_aspect_ratio=keep_aspect_ratio)
     check_passes({**passing, "page": page, "preprocessing": options.get("preprocessing")})
     if labels is not None and mapping is not None:
         raise ConfigError("labels and mapping both say what is correct. Give one of them.")
+    if (card := card_of(model)) is not None:
+        from vitrail.verbs.evaluate_tasks import evaluate_task  # few models need it, and it needs this
+
+        refuse_other(card, {"labels": labels, "mapping": mapping, "page": page, "corruptions": corruptions or None})
+        asked = {"split": split, "against": against, "worst": worst, "out": out, "passing": passing}
+        return evaluate_task(model, data, card, asked, image_size, options, allow_pipe=allow_pipe)
     name, said_data = model_name(model), data_name(data)
     out, page = (None if folder is None else home_path(folder) for folder in (out, page))
     if page is not None:
@@ -161,6 +182,8 @@ def evaluate(
         ways = [options, hints_of(options)]  # what is said of the images is said of the first model alone
         pairs = zip(models, ways, strict=False)
         opened = [_open(each, source, labels, mapping, image_size, way, how) for each, way in pairs]
+        if page is not None and isinstance(opened[0].model, EngineModel):
+            raise ConfigError("page shows where the model looked; an exported file does not. Leave page out.")
         changed = change_passes(opened[0].model, passing, precision=how.precision, images=len(source))
         opened[0] = opened[0]._replace(model=changed)
         if is_measured(options):
@@ -168,8 +191,7 @@ def evaluate(
         opened += [_open(each, source, labels, mapping, image_size, {}, how) for each in beside]
         asked = [_ask(each, source, how) for each in opened]  # after all are known to fit
         first, *others = asked[: len(models)]
-        pairs = zip(asked, opened, strict=True) if corruptions else ()
-        corrupted = [measure_corrupted(subject, each.model, severities, how) for subject, each in pairs]
+        corrupted = measure_side_by_side(asked, [each.model for each in opened], severities, how) if corruptions else []
         train = training_images(splits, choose_split(splits, said_data, split), run_of(model))
         copies = None if train is None else _copies(source, train, how)
         writes = how.group.is_main

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from vitrail.checkpoint.load import of_run
 from vitrail.config.check import whole
+from vitrail.config.dense import DenseTask
+from vitrail.data.annotated.open import kind_of, open_annotated
 from vitrail.data.decode import from_library
 from vitrail.data.open import choose_split, open_data, open_images
 from vitrail.data.source import Source
@@ -23,7 +25,10 @@ from vitrail.inspection.report import MOST_IMAGES, Report, check_folder, title_o
 from vitrail.inspection.study import draw_images, drawn_count, look_at
 from vitrail.inspection.views import choose_images
 from vitrail.models import Model
+from vitrail.runtime.engines import EngineModel
 from vitrail.runtime.reporter import SILENT, Reporter
+from vitrail.verbs.dense import refuse_for_dense, task_of
+from vitrail.verbs.dense_inspect import inspect_queries
 from vitrail.verbs.images import gather_images
 from vitrail.verbs.opening import (
     AnyModel,
@@ -36,6 +41,7 @@ from vitrail.verbs.opening import (
     open_model,
     run_of,
 )
+from vitrail.verbs.tasks import card_of, is_of_targets, open_for
 
 
 def inspect(
@@ -55,7 +61,7 @@ def inspect(
     command: str = "",
     report: Reporter = SILENT,
     **hints: Unpack[FileHints],
-) -> Report:
+) -> Report | Any:  # noqa: ANN401  # QueryReport of a model that segments or detects
     """Look inside a model: write its filters, positions, attention, mistakes and layers as figures, numbers and a page.
 
     `model` is a name, a file, a run folder or a model in memory, and so is `against`, which is shown beside it.
@@ -64,6 +70,7 @@ def inspect(
     weights show. `bias` also moves images, and drops and exchanges their patches: those of `drawn` images, as few as
     12 of a large model and up to 64 of a small one, drawn at random from all, by which layers are compared too. `out`
     is the folder to write, runs/inspect-NAME where it is left out; an earlier report of the same model is replaced.
+    Of a model that segments or detects the page shows what each query attends to (docs/dense.md).
     `command` is printed on the page. `hints` are what the files leave open, heads, grid, activation, epsilon, and how
     `model` reads images: preprocessing, mean, deviation, resize, crop_share, interpolation, as in `vitrail.load`. The
     result has `folder`, `page`, `figures` and `numbers`, and prints what was written.
@@ -78,11 +85,23 @@ def inspect(
     model, against = of_run(model), of_run(against)
     titles = titles_of(model, against)
     folder = home_path(out or f"runs/inspect-{slug_of(model)}")
+    if (task := task_of(model)) is not None and images is not None:
+        refuse_for_dense(task, {"against": against})
+        source = _open_any(images, split, task, report, allow_pipe=allow_pipe)
+        with report.working(f"loading {titles[0]}"):
+            opened = open_model(model, image_size, device, hints).plain
+        return inspect_queries(titles[0], opened, source, count, folder, command, report)
     check_folder(folder, titles[0])
-    source = None if images is None else _open(images, split, report, allow_pipe=allow_pipe)
+    if (card := card_of(model)) is not None and is_of_targets(images):
+        splits = open_for(card, images)
+        source = splits[choose_split(splits, str(images), split)]
+    else:
+        source = None if images is None else _open(images, split, report, allow_pipe=allow_pipe)
     with report.working(f"loading {' and '.join(titles)}"):
         opened = open_model(model, image_size, device, hints).plain
         other = None if against is None else open_model(against, image_size, device, hints_of(hints)).plain
+    if any(isinstance(each, EngineModel) for each in (opened, other)):
+        raise ConfigError("an exported file gives logits and features alone. Look inside the checkpoint it came from.")
     chosen, mistakes = ([], []) if source is None else choose_images(opened, source, count, search, report)
     if source is None:
         random = []
@@ -104,6 +123,14 @@ def inspect(
         if subject.found is not None and beside.found is not None and subject.found.layers is not None:
             between = compare_layers(subject.found.grams, beside.found.grams)
     return write_report(folder, subject, other=beside, between=between, mistakes=wrong, command=command, report=report)
+
+
+def _open_any(images: object, split: str | None, task: DenseTask, report: Reporter, *, allow_pipe: bool) -> Source:
+    """Open images to look at, with or without masks or boxes beside them."""
+    if isinstance(images, str | os.PathLike) and (kind_of(images) is not None or os.fspath(images) == "synthetic"):
+        splits = open_annotated(images, task)
+        return splits[choose_split(splits, str(images), split)]
+    return _open(images, split, report, allow_pipe=allow_pipe)
 
 
 def _open(images: object, split: str | None, report: Reporter, *, allow_pipe: bool) -> Source:

@@ -17,6 +17,8 @@ from vitrail.models import Model, eval_mode
 from vitrail.runtime.inference import choose_model, compute_outputs, computed_in, inference_options
 from vitrail.runtime.machine import Group
 from vitrail.runtime.reporter import SILENT
+from vitrail.verbs.dense import WINDOWS, refuse_for_dense, task_of
+from vitrail.verbs.dense_predict import DensePredictions, predict_dense
 from vitrail.verbs.images import gather_images
 from vitrail.verbs.opening import (
     OF_FILES,
@@ -30,6 +32,7 @@ from vitrail.verbs.opening import (
     said_passes,
 )
 from vitrail.verbs.predictions import Embeddings, Failed, Predictions
+from vitrail.verbs.task_predictions import TaskPredictions
 
 STRETCH = 16_384  # images after which what was found of them is put in its place
 NAMED = 5  # bad images that a message lists
@@ -42,8 +45,15 @@ class PredictOptions(Options, Passing, total=False):
 
 
 def predict(
-    model: AnyModel, images: object, *, top: int = 5, features: bool = False, **options: Unpack[PredictOptions]
-) -> Predictions:
+    model: AnyModel,
+    images: object,
+    *,
+    top: int = 5,
+    features: bool = False,
+    score: float = 0.5,
+    windows: bool = False,
+    **options: Unpack[PredictOptions],
+) -> Predictions | Any:  # noqa: ANN401  # DensePredictions of a model that segments or detects
     """Classify images: a path or many, folders with all in them, globs, bytes, PIL images, arrays, tensors, a dataset.
 
     `model` is a name, a file, a run or its folder, or a model in memory. The result is a sequence, of one image too, in
@@ -53,25 +63,37 @@ def predict(
     preprocessing, mean, deviation, resize, crop_share, interpolation, as in `vitrail.load`; and what it leaves open of
     the model: heads, grid, activation, epsilon.
 
+    Of a model that segments or detects the result has a mask, or objects with boxes, of every image (docs/dense.md);
+    `score` is how sure an object must be, and `windows=True` looks at large images window by window.
+
     `keep_aspect_ratio=True` reads every image whole and in its own shape, in at most as many patches as the model's own
     size (image_size) has, many images packed in one sequence. `token_merging=0.6` lets a ViT's layers merge that share
     of its patches: some 1.5 times the speed, for 0.9 points of accuracy on the model in the box (docs/predicting.md).
+
+    A model of several labels gives each image's `labels` (those that reach their threshold), one of numbers its
+    `values`, one of ordered classes the median class and the `expected` place.
     """
     check_options(predict, PredictOptions, options)
     whole("top", top)
+    if (task := task_of(of_run(model))) is not None:
+        refuse_for_dense(task, {"features": features, **{name: options.get(name) for name in Passing.__annotations__}})
+        return _run_dense(model, images, score=score, windows=windows, **options)
+    if windows:
+        raise ConfigError(WINDOWS)
     found = _run(model, images, ("logits", "features") if features else ("logits",), **options)
-    logits = found.values["logits"]
-    return Predictions(
-        names=found.names,
-        logits=logits,
-        class_names=found.model.card.class_names or [f"class {number}" for number in range(logits.shape[1])],
-        failed=found.failed,
-        features=found.values.get("features"),
-        classes_shown=top,
-        temperature=found.model.card.temperature,
-        setting=said_passes(found.model),
-        computed=found.computed,
-    )
+    logits, card = found.values["logits"], found.model.card
+    held: dict[str, Any] = {
+        "names": found.names,
+        "logits": logits,
+        "class_names": card.class_names or [f"class {number}" for number in range(logits.shape[1])],
+        "failed": found.failed,
+        "features": found.values.get("features"),
+        "classes_shown": top,
+        "temperature": card.temperature,
+        "setting": said_passes(found.model),
+        "computed": found.computed,
+    }
+    return Predictions(**held) if card.outputs is None else TaskPredictions(**held, outputs=card.outputs)
 
 
 def embed(model: AnyModel, images: object, **options: Unpack[PredictOptions]) -> Float[Tensor, "N D"]:
@@ -96,6 +118,25 @@ def embeddings(model: AnyModel, images: object, **options: Unpack[PredictOptions
     """Give the features of every image that can be read, with their names, and the images that cannot be."""
     found = _run(model, images, ("features",), **options)
     return Embeddings(names=found.names, features=found.values["features"], failed=found.failed)
+
+
+def _run_dense(
+    model: AnyModel,
+    images: object,
+    *,
+    score: float,
+    windows: bool,
+    image_size: ImageSize | None = None,
+    device: str | torch.device | None = None,
+    **options: Any,  # noqa: ANN401
+) -> DensePredictions:
+    """Send images through a model of pixels or objects."""
+    source = gather_images(images, options.get("report", SILENT))
+    opened = open_model(of_run(model), image_size, device, options)
+    given = {name: value for name, value in options.items() if name not in (*OF_FILES, *Passing.__annotations__)}
+    how = inference_options(Group(device=next(opened.parameters()).device), **given)
+    how = replace(how, workers=min(how.workers, len(source) // how.batch_size))
+    return predict_dense(opened, source, how, score=score, windows=windows)
 
 
 class _Found(NamedTuple):

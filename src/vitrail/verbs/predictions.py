@@ -99,7 +99,16 @@ class Predictions(Sequence[Prediction]):
         """Give the prediction of one image, or those of a slice."""
         if isinstance(index, slice):
             return [self[number] for number in range(len(self))[index]]
+        return self.one(index)
+
+    def one(self, index: int) -> Prediction:
+        """Give the prediction of one image."""
         return Prediction(self.names[index], self.logits[index], self.class_names, self.temperature)
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Give the first answers as columns."""
+        answers = [each.top(1)[0] for each in self]
+        return {"label": [label for label, _ in answers], "probability": [share for _, share in answers]}
 
     def rows(self) -> list[dict[str, Any]]:
         """Give a flat row for each image, as pandas.DataFrame takes them: name, label, probability, label_2, ..."""
@@ -186,8 +195,8 @@ def save_features(path: str | os.PathLike[str], found: Predictions | Embeddings)
         return
     columns: dict[str, Any] = {"name": [_valid(name) for name in found.names]}
     if isinstance(found, Predictions):
-        answers = [each.top(1)[0] for each in found]
-        columns |= {"label": [_valid(label) for label, _ in answers], "probability": [share for _, share in answers]}
+        said = found.columns().items()
+        columns |= {head: [_valid(cell) if isinstance(cell, str) else cell for cell in cells] for head, cells in said}
     write_table(path, {**columns, "features": array})
 
 

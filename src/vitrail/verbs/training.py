@@ -16,14 +16,19 @@ from vitrail.config import read_preprocessing
 from vitrail.config.given import check_minutes
 from vitrail.config.preprocessing import SAID_IN_TRAINING
 from vitrail.config.recipes import adjust
+from vitrail.data.annotated.open import open_annotated
 from vitrail.data.open import open_data
+from vitrail.data.targets import open_task
 from vitrail.errors import ConfigError, DataError, VitrailError
+from vitrail.evaluation.dense import WORDS
 from vitrail.evaluation.features import choose_sets, draw_sets, probe_features
 from vitrail.files import home_path, read_json_lines
 from vitrail.models import Model
 from vitrail.runtime.machine import is_main_process, keep_memory
 from vitrail.runtime.reporter import began, harmless, reporting
 from vitrail.train.choice import choose_recipe, choose_start, describe_small
+from vitrail.train.dense_choice import choose_dense, refuse_masks, start_dense
+from vitrail.train.expect import expect
 from vitrail.train.journal import LOG
 from vitrail.train.pace import steps_within
 from vitrail.train.prepare import Probe
@@ -31,6 +36,11 @@ from vitrail.train.reading import settle_reading
 from vitrail.train.request import TrainRequest, make_task, read_request
 from vitrail.train.run import Callback, Outcome, run
 from vitrail.train.task import AnyModel, Task, foresee_model, open_start, remember, training_split
+
+# What is said of a task's answers, by the number that no other task has.
+LABELS = ("mean_average_precision", "macro_f1", "exact_match")
+NUMBERS = ("root_mean_squared_error", "mean_absolute_error", "r2", "correlation")
+ORDERED = ("within_one", "accuracy", "mean_absolute_error", "quadratic_kappa")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +93,12 @@ class Run:
         how = "finished" if self.finished else f"interrupted at step {self.step:,} of {self.steps:,}"
         return harmless("\n".join([f"{how}: {where}", *(f"  {line}" for line in self.results())]))
 
+    @property
+    def answers(self) -> bool:
+        """Whether it learned to answer, from labels or other targets, and not from images alone."""
+        known = {name.removeprefix("test_") for name in self.metrics}
+        return "loss" not in known or bool(known & {"accuracy", LABELS[0], NUMBERS[0]})
+
     def results(self) -> Iterator[str]:
         """Say what was measured, a line for each split."""
         for part, words in (("", "val images"), ("test_", "test images")):
@@ -91,10 +107,24 @@ class Run:
             if not part and self.finished:
                 lost += f"; the {self.result} weights, of step {self.result_step:,} of {self.steps:,}"
                 lost += ", chosen by these images: slightly optimistic" if self.result == "best" else ""
-            if part + "accuracy" in self.metrics:
+            if measured := [name for name in WORDS if part + name in self.metrics]:
+                found = ", ".join(f"{WORDS[name]} {self.metrics[part + name]:.3f}" for name in measured)
+                yield f"{found} on {count:,.0f} {words}{lost}"
+            elif headline := task_headline(self.metrics, part):
+                yield f"{headline} on {count:,.0f} {words}{lost}"
+            elif part + "accuracy" in self.metrics:
                 yield f"{self.metrics[part + 'accuracy']:.2%} of {count:,.0f} {words}{lost}"
             elif part + "loss" in self.metrics:  # learned without labels
                 yield f"loss {self.metrics[part + 'loss']:.4f} on {count:,.0f} {words}{lost}"
+
+
+def task_headline(metrics: Mapping[str, float], part: str) -> str:
+    """Say the numbers of a task of several labels, numbers or ordered classes; nothing where it is another."""
+    for names in (LABELS, NUMBERS, ORDERED):
+        if part + names[0] in metrics:
+            known = [(name, metrics[part + name]) for name in names if part + name in metrics]
+            return ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in known)
+    return ""
 
 
 def finetune(
@@ -192,21 +222,27 @@ def _train(
     with ExitStack() as stack:
         report = stack.enter_context(reporting(quiet=quiet or not is_main_process()))
         labels = request.needs_labels
-        splits = open_data(data, allow_pipe=allow_pipe, unlabeled=not labels, progress=report.progress)
+        opening = partial(open_task, task=request.task) if labels else partial(open_data, unlabeled=True)
+        if kind == "finetune" and labels and "task" not in request.fields and recipe is None:
+            refuse_masks(data)
+        if (dense := request.dense_task) is not None:
+            splits = open_annotated(data, dense, progress=partial(report.progress, "reading classes of masks"))
+        else:
+            splits = opening(data, allow_pipe=allow_pipe, progress=report.progress)
         # Where nothing is to be kept, a folder that is gone afterwards.
         folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vitrail-")), "run")
         folder = home_path(folder)
-        begins, why = choose_start(request, splits, folder)
+        begins, why = choose_start(request, splits, folder) if dense is None else start_dense(request)
         if begins is not request.model:
             request, start = replace(request, model=begins), open_start(begins)
-        choice = choose_recipe(request, splits, start)
+        choice = choose_recipe(request, splits, start) if dense is None else choose_dense(request, splits, start, dense)
         task = replace(make_task(request, choice, splits, start, out=folder, **how), preprocessing=said)
         probing, said = open_probe(probe, allow_pipe=allow_pipe)
         model_config = foresee_model(task)
         keep_memory(give_back=model_config.checkpointing)
         small = describe_small(training_split(splits), model_config)
         task, read = settle_reading(task, request, training_split(splits))
-        for reason in (*why, *choice.reasons, *small, *read, *said):
+        for reason in (*why, *choice.reasons, *expect(task), *small, *read, *said):
             report.note(reason)
         if minutes is not None:
             report.note("measuring how long a step takes")

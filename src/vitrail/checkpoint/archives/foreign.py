@@ -17,7 +17,7 @@ KINDS = {
     b"\x08\x01\x12": "a SavedModel of TensorFlow. Take the checkpoint that it was made from",
     b"\x08": "an ONNX graph, which is a program. Take the checkpoint that it was exported from",
     b"version https://": "the pointer of a file in Git LFS; fetch the file itself",
-    b"<": "a web page or XML",
+    b"<": "a web page or XML; of a page that vitrail.export wrote, take the checkpoint that it was made from",
 }
 # By what a zip archive holds.
 ZIPPED = {

@@ -199,7 +199,7 @@ def _norm(found: Found, ours: str, unit: Unit) -> None:
 
 def _pooling(found: Found) -> None:
     token = "class_token" in found.names
-    found.model["pooling"] = Choices(("token", "mean", "max")) if token else Choices(("mean", "max"))
+    found.model["pooling"] = Choices(("token", "mean", "max", "mean-all")) if token else Choices(("mean", "max"))
     if "norm.weight" in found.names:
         found.model["final_norm"] = Choices(("tokens", "pooled"))
         found.why["final_norm"] = "before the tokens are pooled, or after"

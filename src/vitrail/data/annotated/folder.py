@@ -19,6 +19,7 @@ from vitrail.files import fingerprint_of
 
 IMAGES = ("images", "JPEGImages")
 MASKS, INSTANCES = ("masks", "labels", "annotations", "SegmentationClass"), ("instances", "SegmentationObject")
+OF_SOME = ("SegmentationClass", "SegmentationObject")  # Pascal VOC's, which has them of some of its images
 NAMED = 5
 Progress = Callable[[int, int], None]
 LAYOUT = "expected train/images/NAME.jpg with train/masks/NAME.png (and val/, test/)"
@@ -172,6 +173,8 @@ def _matched(images: Path, masks: Path) -> list[tuple[Path, Path]]:
             answers.setdefault(path.relative_to(masks).with_suffix(""), path)
     if not held:
         raise DataError(f"{images} holds no images. {LAYOUT}.")
+    if masks.name in OF_SOME:
+        held = {name: path for name, path in held.items() if name in answers}
     if missing := [str(name) for name in held if name not in answers]:
         raise DataError(
             f"{len(missing):,} of {len(held):,} images of {images} have no file of their name in {masks.name}/: "

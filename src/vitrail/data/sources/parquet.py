@@ -65,7 +65,7 @@ def parquet_splits(
     place: Location, *, image: str | None = None, label: str | None = None, unlabeled: bool = False
 ) -> dict[str, ParquetSource]:
     """Open every split of a folder, or of one file, by the hub's names of files; the classes are the same in all."""
-    found = _shards(Path(place))
+    found = shards_of(Path(place))
     made = {
         split: ParquetSource(files, image=image, label=label, unlabeled=unlabeled) for split, files in found.items()
     }
@@ -88,13 +88,13 @@ def parquet_splits(
 def _one_split(place: Path) -> list[Path]:
     if not place.is_dir():
         return [place]
-    found = _shards(place)
+    found = shards_of(place)
     if len(found) > 1:
         raise DataError(f"{place} has several splits: {', '.join(found)}. Open them with parquet_splits.")
     return next(iter(found.values()))
 
 
-def _shards(place: Path) -> dict[str, list[Path]]:
+def shards_of(place: Path) -> dict[str, list[Path]]:
     """Find the files of each split, all of them there and in their order; training first."""
     if not place.exists():
         raise DataError(f"there is no file or folder {place}. Check the path.")

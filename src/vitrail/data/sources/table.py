@@ -17,7 +17,7 @@ from vitrail.errors import WITHOUT_LABELS, DataError
 from vitrail.files import fingerprint_of, open_regular, parse_json
 
 # The first of these that a table has is taken.
-PATHS = ("path", "file", "filename", "image")
+PATHS = ("path", "file", "filename", "image", "file_name")
 LABELS = ("label", "class", "target", "category")
 SPLIT = "split"
 LONGEST_LINE = 1 << 20  # signs
@@ -126,7 +126,7 @@ def _checked(path: Path, row: Row, *, unlabeled: bool) -> Row:
         raise DataError(f"{where}: expected a path and a label; got {row.path!r} and {row.label!r}. Fill in both.")
     if not is_name(row.path) or not is_name(row.label):
         raise DataError(f"{where}: expected a path and a label of plain text; got {row.path!r} and {row.label!r}.")
-    if not os.path.isabs(row.path) and os.path.normpath(row.path).split(os.sep)[0] == os.pardir:
+    if leaves_folder(row.path):
         raise DataError(
             f"{where}: {row.path!r} leaves the folder of the table. Move the table up, or give an absolute path."
         )
@@ -137,7 +137,12 @@ def _checked(path: Path, row: Row, *, unlabeled: bool) -> Row:
     return row._replace(split=SPLITS[split])
 
 
-def _lines(path: Path) -> Iterator[str]:
+def leaves_folder(path: str) -> bool:
+    """Tell a path that leads out of the folder that it is relative to."""
+    return not os.path.isabs(path) and os.path.normpath(path).split(os.sep)[0] == os.pardir
+
+
+def lines_of(path: Path) -> Iterator[str]:
     """Give the lines of a table, with their ends; one that has no end is refused."""
     with open_regular(path) as file:
         text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
@@ -147,7 +152,8 @@ def _lines(path: Path) -> Iterator[str]:
             yield line
 
 
-def _cells(line: str, delimiter: str) -> int:
+def cells_of(line: str, delimiter: str) -> int:
+    """Count the cells of a line."""
     try:
         return len(next(csv.reader([line], delimiter=delimiter), []))
     except csv.Error:  # a cell without an end, which is refused when the table is read
@@ -155,9 +161,9 @@ def _cells(line: str, delimiter: str) -> int:
 
 
 def _csv_rows(path: Path, *, unlabeled: bool) -> Iterator[Row]:
-    start = next((line for line in _lines(path) if line.strip()), "")
-    delimiter = max(DELIMITERS, key=lambda mark: _cells(start, mark))
-    reader = csv.reader(_lines(path), delimiter=delimiter, strict=True)
+    start = next((line for line in lines_of(path) if line.strip()), "")
+    delimiter = max(DELIMITERS, key=lambda mark: cells_of(start, mark))
+    reader = csv.reader(lines_of(path), delimiter=delimiter, strict=True)
     header: list[str] = []
     columns: tuple[int, int | None, int | None] = (0, None, None)
     try:
@@ -186,7 +192,8 @@ def _columns(path: Path, header: list[str], *, unlabeled: bool) -> tuple[int, in
     """Find the columns of the path, the label and the split in a header."""
     place = _column(path, header, "path", PATHS, "Rename a column.")
     has_label = not unlabeled or {*header} & {*LABELS}
-    label = _column(path, header, "label", LABELS, f"Rename a column; {WITHOUT_LABELS}") if has_label else None
+    cure = f"Rename a column; several labels are task=multilabel, numbers task=regression; {WITHOUT_LABELS}"
+    label = _column(path, header, "label", LABELS, cure) if has_label else None
     return place, label, _column(path, header, SPLIT, (SPLIT,), "") if SPLIT in header else None
 
 
@@ -205,7 +212,7 @@ def _column(path: Path, header: list[str], what: str, names: tuple[str, ...], cu
 
 
 def _json_rows(path: Path, *, unlabeled: bool) -> Iterator[Row]:
-    for line, text in enumerate(_lines(path), start=1):
+    for line, text in enumerate(lines_of(path), start=1):
         if not text.strip():
             continue
         try:
@@ -217,7 +224,7 @@ def _json_rows(path: Path, *, unlabeled: bool) -> Iterator[Row]:
         place, label, split = (
             next((found[key] for key in keys if key in found), None) for keys in (PATHS, LABELS, (SPLIT,))
         )
-        label = "" if label is None and unlabeled else label
+        label = "" if unlabeled and isinstance(label, list | dict | float | None) else label
         number = isinstance(label, int) and not isinstance(label, bool)
         if not isinstance(place, str) or not (isinstance(label, str) or number) or not isinstance(split, str | None):
             raise DataError(

@@ -71,8 +71,10 @@ class BatchTransform:
         config, u = self.config, self._draws(batch)
         real = scale(images if augmented else augment(images, u, config), self.preprocessing)
         if Purpose.MIXING not in u:
-            targets = mixing.soft_targets(labels, labels, torch.ones_like(real[:, 0, 0, 0]), self.classes)
-            return batch._replace(images=real, targets=targets)
+            if batch.targets is None:
+                targets = mixing.soft_targets(labels, labels, torch.ones_like(real[:, 0, 0, 0]), self.classes)
+                batch = batch._replace(targets=targets)
+            return batch._replace(images=real)
         mix = mixing.plan(
             places.numpy(),
             config.mix_block,
@@ -91,7 +93,10 @@ class BatchTransform:
             real = mixing.mixup(real, other, torch.where(cut, 1, weight) if config.cutmix else weight)
         if config.cutmix:
             real = mixing.cutmix(real, other, numbers[:, 1:])
-        targets = mixing.soft_targets(labels, labels.index_select(0, partner), weight, self.classes)
+        if batch.targets is None:
+            targets = mixing.soft_targets(labels, labels.index_select(0, partner), weight, self.classes)
+        else:
+            targets = mixing.between(batch.targets, batch.targets.index_select(0, partner), weight)
         return batch._replace(images=real, targets=targets)
 
     def _draws(self, batch: Batch) -> dict[int, Reals]:

@@ -126,6 +126,14 @@ def soft_targets(
     return targets
 
 
+def between(
+    targets: Float[Tensor, "B K"], other: Float[Tensor, "B K"], weight: Float[Tensor, " B"]
+) -> Float[Tensor, "B K"]:
+    """Mix several labels or numbers as the images are: what both have stays as it is."""
+    own = weight.to(torch.float32)[:, None]
+    return torch.where(targets == other, targets, own * targets + (1 - own) * other)
+
+
 def beta(u: Reals, alpha: float) -> Reals:
     """Turn uniform numbers into numbers of Beta(alpha, alpha), rising; off by less than 1e-3."""
     if alpha <= 0:

@@ -103,8 +103,8 @@ function showAnswer(image) {
   byId("top").replaceChildren(
     ...image.top.map(({ name, probability }) => {
       const bar = make("i");
-      bar.style.width = `${100 * probability}%`;
-      const said = make("span", { className: "share", textContent: percent(probability) });
+      bar.style.width = `${100 * (probability ?? 0)}%`; // a number has none
+      const said = make("span", { className: "share", textContent: probability === null ? "" : percent(probability) });
       const entry = make("li", {}, make("span", { className: "class", textContent: name }), said, make("b", {}, bar));
       if (name === image.label) entry.className = "label";
       return entry;

@@ -84,10 +84,11 @@ function showModel() {
 
 const query = (values) => new URLSearchParams(values).toString().replaceAll("'", "%27");
 
-function command({ id, classes, attention }) {
-  const path = classes ? `v1/classify?${query({ model: id, top: CLASSES })}` : `v1/${attention ? "attention" : "embed"}?${query({ model: id })}`;
+function command({ id, classes, attention, task }) {
+  const path = isDense(task) ? `v1/${task}?${query({ model: id, format: "overlay" })}` : classes ? `v1/classify?${query({ model: id, top: CLASSES })}` : `v1/${attention ? "attention" : "embed"}?${query({ model: id })}`;
   const lines = ["curl -H 'Content-Type: image/jpeg'", "--data-binary @photo.jpg"];
   if (token) lines.push('-H "Authorization: Bearer $TOKEN"');
+  if (isDense(task)) lines.push("-o found.png");
   if (!classes && attention) lines.push("-o attention.png");
   return [...lines, `'${new URL(path, document.baseURI).href}'`].join(" \\\n  ");
 }
@@ -101,17 +102,36 @@ async function examine(files) {
   return begin(); // which comes back here once there is one
 }
 
+const isDense = (task) => task === "segment" || task === "detect";
+
+// An image with the masks or boxes of a model drawn over it, and what they are.
+async function found(file, model, send) {
+  const [said] = (await send(`v1/${model.task}?${query({ model: model.id, overlay: true })}`)).predictions;
+  const top = (said.classes ?? said.objects).map((each) => ({ name: each.label, probability: each.share ?? each.score }));
+  const count = said.objects?.length;
+  const verdict = count === undefined ? "Shares of the pixels" : `${count || "No"} object${count === 1 ? "" : "s"}`;
+  const name = models.length > 1 ? `${file.name} \u00b7 ${model.id}` : file.name;
+  const picture = { src: said.overlay, width: said.width, height: said.height };
+  return { file, name, said: `${verdict}.`, verdict, top, label: null, right: null, attention: null, ...picture };
+}
+
 // An image with all that the model says of it, as the viewer shows it.
 async function answered(file, model, signal) {
   const type = file.type.startsWith("image/") ? file.type : "application/octet-stream";
   const send = (path) => ask(path, { method: "POST", body: file, headers: { "Content-Type": type }, signal });
+  if (isDense(model.task)) return found(file, model, send);
   const [named, looked] = await Promise.all([
     model.classes ? send(`v1/classify?${query({ model: model.id, top: CLASSES })}`) : null,
     model.attention ? send(`v1/attention?${query({ model: model.id, format: "maps" })}`) : null,
   ]);
-  const top = (named?.predictions[0].top ?? []).map(({ label, probability }) => ({ name: label, probability }));
-  const verdict = top.length ? top[0].name : "This model names no classes";
-  const said = top.length ? `${verdict}, ${percent(top[0].probability)}` : `${verdict}.`;
+  const answer = named?.predictions[0] ?? {};
+  const numbers = Object.entries(answer.values ?? {}).map(([label, value]) => `${label}: ${+value.toPrecision(6)}`);
+  const classes = (answer.top ?? []).map(({ label, probability }) => ({ name: label, probability }));
+  const top = [...numbers.map((text) => ({ name: text, probability: null })), ...classes];
+  const one = answer.label ?? (top.length ? top[0].name : "This model names no classes");
+  const verdict = answer.labels ? answer.labels.join(", ") || "no label" : one;
+  const sure = top.find(({ name }) => name === verdict)?.probability ?? null;
+  const said = sure === null ? `${verdict}.` : `${verdict}, ${percent(sure)}`;
   const name = models.length > 1 ? `${file.name} \u00b7 ${model.id}` : file.name;
   const picture = looked?.picture ?? (await pictureOf(file));
   return { file, name, said, verdict, top, label: null, right: null, attention: looked, ...picture };

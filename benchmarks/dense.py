@@ -1,0 +1,341 @@
+"""Segmentation and detection, measured: Oxford Pets with trimaps and head boxes, BCCD, synthetic scenes, and a U-Net.
+
+    python benchmarks/dense.py prepare DATA build/dense                # folders and documents of the data, once
+    python benchmarks/dense.py run build/dense --cases pets --seeds 0,1,2 --minutes 14 --jobs 3
+    python benchmarks/dense.py table build/dense/runs
+    python benchmarks/dense.py picture docs/dense.jpg RUN=DATA RUN=DATA ...    # the README's
+
+DATA holds oxford-iiit-pet/ (parquet, trimaps.tar, head_boxes.json) and bccd/bccd.tar. Each run is `vitrail finetune`
+and then `vitrail evaluate` on the test split, with a log of its own; as many at once as --jobs says. `pets-unet` trains
+segmentation-models-pytorch's U-Net (ResNet-34, no weights from elsewhere) on the same images, with the same crops,
+flips and colors, for the same minutes, and is measured by the same code. Figures and their dates are in LOG.md.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+HEADS_TEST, HEADS_VAL = 5, 10  # one of so many images with a head box is for testing, of the rest for choosing
+# The model in the box, made fresh.
+FRESH = ("--model", "ViT-Ti/8", "--set", "model.depth=7", "--set", "model.width=256", "--set", "model.heads=8")
+FRESH += ("--set", "model.mlp_width=1024", "--set", "model.positions=sinusoidal-2d", "--set", "model.pooling=mean")
+PETS = ("pets", "segment", ("--set", "image_size=128", "--batch", "64"))
+HEADS = ("heads/annotations", "detect", ("--set", "image_size=128", "--batch", "64", "--set", "head.queries=20"))
+BCCD = ("bccd", "detect", ("--set", "image_size=240x320", "--batch", "16"))
+SCENES = {task: ("synthetic", task, ("--batch", "32")) for task in ("segment", "detect")}
+# Data, task, and what is said to `vitrail finetune`.
+CASES: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "pets": PETS,
+    "pets-linear": (*PETS[:2], (*PETS[2], "--set", "head=linear")),
+    "pets-scratch": (*PETS[:2], (*PETS[2], *FRESH)),
+    "pets-unet": PETS,
+    "heads": HEADS,
+    "heads-scratch": (*HEADS[:2], (*HEADS[2], *FRESH)),
+    "bccd": BCCD,
+    "bccd-scratch": (*BCCD[:2], (*BCCD[2], *FRESH)),
+    "scenes-segment": SCENES["segment"],
+    "scenes-detect": SCENES["detect"],
+}
+
+
+def prepare(data: Path, out: Path) -> None:
+    """Write the data as folders of masks, COCO's JSON and Pascal VOC."""
+    _pets(data / "oxford-iiit-pet", out)
+    with tarfile.open(data / "bccd" / "bccd.tar") as archive:
+        archive.extractall(out / "unpacked", filter="data")
+    found = next((out / "unpacked").rglob("JPEGImages")).parent
+    if not (out / "bccd").exists():
+        found.rename(out / "bccd")
+
+
+def _pets(source: Path, out: Path) -> None:
+    import pyarrow.parquet as parquet
+
+    names: dict[str, list[str]] = {}
+    for split in ("train", "test"):
+        folder = out / "pets" / split
+        (folder / "images").mkdir(parents=True, exist_ok=True)
+        rows = parquet.read_table(next(source.glob(f"{split}-*.parquet")), columns=["image"])["image"].to_pylist()
+        names[split] = [Path(row["path"]).stem for row in rows]
+        for name, row in zip(names[split], rows, strict=True):
+            (folder / "images" / f"{name}.jpg").write_bytes(row["bytes"])
+    with tarfile.open(source / "trimaps.tar") as archive:
+        for member in archive.getmembers():
+            if member.isfile() and member.name.endswith(".png"):
+                path = out / "pets" / Path(member.name).parent.name / "masks" / Path(member.name).name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                file = archive.extractfile(member)
+                assert file is not None
+                path.write_bytes(file.read())
+    (out / "pets" / "classes.json").write_text(json.dumps({"1": "pet", "2": "background", "3": "edge"}))
+    _heads(json.loads((source / "head_boxes.json").read_text()), out)
+
+
+def _heads(boxes: Any, out: Path) -> None:
+    """Write the boxes as one document a split, by the order of their names."""
+    from PIL import Image
+
+    folder = out / "heads" / "annotations"
+    folder.mkdir(parents=True, exist_ok=True)
+    link = out / "heads" / "images"
+    if not link.exists():
+        link.symlink_to((out / "pets" / "train" / "images").resolve())
+    categories = [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}]
+    documents = {
+        split: {"images": [], "annotations": [], "categories": categories} for split in ("train", "val", "test")
+    }
+    for number, (name, (box, kind)) in enumerate(sorted(_rows(boxes)), start=1):
+        split = "test" if number % HEADS_TEST == 0 else "val" if number % HEADS_VAL == 1 else "train"
+        file = f"{Path(name).stem}.jpg"
+        with Image.open(link / file) as image:
+            width, height = image.size
+        left, top, right, bottom = box
+        documents[split]["images"].append({"id": number, "file_name": file, "width": width, "height": height})
+        row = {"id": number, "image_id": number, "category_id": 1 + (kind == "dog"), "iscrowd": 0}
+        size = [left, top, right - left, bottom - top]
+        documents[split]["annotations"].append({**row, "bbox": size, "area": size[2] * size[3]})
+    for split, document in documents.items():
+        (folder / f"{split}.json").write_text(json.dumps(document))
+
+
+def _rows(boxes: Any) -> Iterator[tuple[str, tuple[Sequence[float], str]]]:
+    """Give name, box and kind of every row, however the file nests them."""
+    for name, row in boxes.items() if isinstance(boxes, Mapping) else ((each["name"], each) for each in boxes):
+        if isinstance(row, Mapping):
+            box = row.get("box") or [row[edge] for edge in ("xmin", "ymin", "xmax", "ymax")]
+            yield name, (box, str(next(value for value in row.values() if value in ("cat", "dog"))))
+        else:
+            yield name, (row[:4], row[4])
+
+
+def command(root: Path, case: str, seed: int, minutes: float) -> list[str]:
+    """Give the command of a run."""
+    data, task, more = CASES[case]
+    place = data if data == "synthetic" else str(root / data)
+    if data.endswith("annotations"):
+        place = str((root / data).parent)
+    vitrail = [sys.executable, "-m", "vitrail", "finetune", place, "--task", task]
+    out = root / "runs" / f"{case}-{seed}"
+    return [*vitrail, "--minutes", str(minutes), "--seed", str(seed), "--out", str(out), "--compile", "off", *more]
+
+
+def run_one(root: Path, case: str, seed: int, minutes: float, more: Sequence[str]) -> None:
+    """Train and measure one; what it says goes into its log."""
+    out = root / "runs" / f"{case}-{seed}"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    data, _, _ = CASES[case]
+    place = data if data == "synthetic" else str(root / data.removesuffix("/annotations"))
+    with (root / "runs" / f"{case}-{seed}.log").open("w") as log:
+        start = time.monotonic()
+        if case == "pets-unet":
+            arguments = [sys.executable, __file__, "unet", str(root), "--seed", str(seed), "--minutes", str(minutes)]
+            steps = [[*arguments, "--out", str(out)]]
+        else:
+            page = ["--out", str(out / "evaluation"), "--report", str(out / "page")]
+            measure = [sys.executable, "-m", "vitrail", "evaluate", str(out), place, "--split", "test", *page]
+            steps = [[*command(root, case, seed, minutes), *more], measure]
+        for step in steps:
+            log.write(f"$ {shlex.join(step)}\n")
+            log.flush()
+            status = subprocess.run(step, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+            if status:
+                sys.stdout.write(f"{case}-{seed}: exit status {status}, see {log.name}" + "\n")
+                return
+        sys.stdout.write(f"{case}-{seed}: {(time.monotonic() - start) / 60:.1f} minutes in all: {headline(out)}" + "\n")
+
+
+def headline(out: Path) -> str:
+    """Say the numbers of a run's evaluation."""
+    found = read(out)
+    return ", ".join(f"{name} {value:.4f}" for name, value in found.items()) if found else "not measured"
+
+
+def read(out: Path) -> dict[str, float]:
+    """Read the numbers of a run's evaluation."""
+    path = out / "evaluation" / "evaluation.json"
+    return json.loads(path.read_text())["metrics"] if path.is_file() else {}
+
+
+def table(runs: Path) -> None:
+    """Print mean and deviation over the seeds of every case."""
+    for case in CASES:
+        found = [read(path) for path in sorted(runs.glob(f"{case}-[0-9]*")) if path.is_dir()]
+        found = [each for each in found if each]
+        if not found:
+            continue
+        words = []
+        for name in found[0]:
+            values = [each.get(name, float("nan")) for each in found]
+            spread = statistics.stdev(values) if len(values) > 1 else 0.0
+            words.append(f"{name} {statistics.mean(values):.4f} ± {spread:.4f}")
+        sys.stdout.write(f"{case} ({len(found)}): {', '.join(words)}" + "\n")
+
+
+def unet(root: Path, out: Path, seed: int, minutes: float) -> None:
+    """Train a U-Net on the pets and measure it as ours is measured."""
+    import torch
+    from torch.nn import functional as F
+
+    from vitrail.config import Preprocessing
+    from vitrail.config.recipes import recipe
+    from vitrail.data.annotated.feed import annotated_feed, annotated_train_feed
+    from vitrail.data.annotated.open import open_annotated
+    from vitrail.data.annotation import VOID
+    from vitrail.data.transforms.annotated import squashed
+    from vitrail.ops.pixel_metrics import PixelCounts, count_pixels
+    from vitrail.studies.bench.peers import mend_torchvision
+
+    mend_torchvision()
+    smp = importlib.import_module("segmentation_models_pytorch")  # which the package does not need
+    start = time.monotonic()
+    torch.manual_seed(seed)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    workers = min(os.cpu_count() or 1, 12) if device.type == "cuda" else 0
+    splits, size = open_annotated(root / "pets", "segment"), (128, 128)
+    read_as = squashed(Preprocessing(mean=(0.5,), deviation=(0.5,)))
+    feed = annotated_train_feed(
+        splits["train"],
+        size,
+        augmentation=recipe("segment").training.augmentation,
+        preprocessing=read_as,
+        batch=64,
+        seed=seed,
+        workers=workers,
+        device=device,
+        full=True,
+    )
+    classes = len(splits["train"].class_names)
+    model = smp.Unet("resnet34", encoder_weights=None, classes=classes).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
+    average = torch.optim.swa_utils.AveragedModel(
+        model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.999), use_buffers=True
+    )
+    limit, steps = 60 * minutes, 0
+    for batch in feed.stream():
+        share = (time.monotonic() - start) / limit
+        if share >= 1:
+            break
+        rate = 1e-3 * min(1.0, (steps + 1) / 100) * 0.5 * (1 + torch.cos(torch.tensor(share * torch.pi)).item())
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            scores = model(batch.images)
+        assert batch.masks is not None
+        loss = F.cross_entropy(scores.float(), batch.masks.long(), ignore_index=VOID)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        average.update_parameters(model)
+        steps += 1
+    counts = torch.zeros(classes, classes, dtype=torch.int64)
+    average.eval()
+    test = annotated_feed(splits["test"], size, preprocessing=read_as, batch=64, workers=workers, device=device)
+    with torch.no_grad():
+        for batch in test.epoch(0):
+            for scores, known in zip(average(batch.images), batch.truths or [], strict=True):
+                assert known.mask is not None
+                whole = F.interpolate(scores[None].softmax(dim=1), size=known.mask.shape, mode="bilinear")[0]
+                counts += count_pixels(torch.from_numpy(known.mask), whole.argmax(dim=0).cpu(), classes, VOID)
+    found = PixelCounts(confusion=counts.numpy())
+    (out / "evaluation").mkdir(parents=True, exist_ok=True)
+    document = {"metrics": found.metrics(), "steps": steps, "iou": found.iou.tolist()}
+    (out / "evaluation" / "evaluation.json").write_text(json.dumps(document))
+
+
+def picture(path: Path, pairs: Sequence[str], each: int = 3, side: int = 220) -> None:
+    """Draw predictions beside the truth, a row for each run: for a few test images, spread over all."""
+    import numpy as np
+    import torch
+
+    import vitrail
+    from vitrail.data.annotated.check import draw_annotation
+    from vitrail.data.annotated.open import open_annotated
+    from vitrail.data.check import letterboxed
+    from vitrail.data.decode import OpenImage, encode
+    from vitrail.data.mask_files import lay_over
+    from vitrail.evaluation.dense_page import draw_found, enlarged
+    from vitrail.runtime.dense import DenseAnswer, dense_task
+
+    rows = []
+    for pair in pairs:
+        run, _, data = pair.partition("=")
+        model = vitrail.load(run)
+        task = dense_task(model)
+        assert task is not None
+        source = open_annotated(data, task)["test"]
+        cells = []
+        for sample in np.linspace(0, len(source) - 1, each + 2).astype(int)[1:-1].tolist():
+            found = source.read(sample)
+            pixels = OpenImage(found).picture() if isinstance(found, bytes) else found
+            said: Any = vitrail.predict(model, [pixels], workers=0)[0]
+            mask = None if said.mask is None else torch.from_numpy(said.mask)
+            larger, known, answer = enlarged(pixels, source.annotation(sample), DenseAnswer(mask, said.found))
+            drawn = lay_over(larger, answer.mask.numpy()) if answer.mask is not None else None
+            if answer.found is not None:
+                drawn = draw_found(larger, answer.found, source.class_names)
+            truth = draw_annotation(larger, known, source.class_names)
+            cells += [
+                np.pad(letterboxed(each, side), ((3, 3), (2, 2), (0, 0)), constant_values=255)
+                for each in (drawn, truth)
+            ]
+        rows.append(np.concatenate(cells, axis=1))
+    path.write_bytes(encode(np.concatenate(rows, axis=0), "JPEG", 88))
+
+
+def main() -> None:
+    """Read the command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="what", required=True)
+    made = commands.add_parser("prepare")
+    made.add_argument("data", type=Path)
+    made.add_argument("out", type=Path)
+    made = commands.add_parser("run")
+    made.add_argument("root", type=Path)
+    made.add_argument("--cases", default="pets,heads,bccd", help=", ".join(CASES))
+    made.add_argument("--seeds", default="0,1,2")
+    made.add_argument("--minutes", type=float, default=14.0)
+    made.add_argument("--jobs", type=int, default=1)
+    made.add_argument("more", nargs="*", help="after --: more options of vitrail finetune")
+    made = commands.add_parser("unet")
+    made.add_argument("root", type=Path)
+    made.add_argument("--out", type=Path, required=True)
+    made.add_argument("--seed", type=int, default=0)
+    made.add_argument("--minutes", type=float, default=14.0)
+    made = commands.add_parser("picture")
+    made.add_argument("path", type=Path)
+    made.add_argument("pairs", nargs="+", help="RUN=DATA")
+    made = commands.add_parser("table")
+    made.add_argument("runs", type=Path)
+    given = parser.parse_args()
+    match given.what:
+        case "prepare":
+            prepare(given.data, given.out)
+        case "run":
+            asked = [(case, int(seed)) for case in given.cases.split(",") for seed in given.seeds.split(",")]
+            with ThreadPoolExecutor(given.jobs) as pool:
+                every = [pool.submit(run_one, given.root, *one, given.minutes, given.more) for one in asked]
+                for each in every:
+                    each.result()
+            table(given.root / "runs")
+        case "picture":
+            picture(given.path, given.pairs)
+        case "unet":
+            unet(given.root, given.out, given.seed, given.minutes)
+        case _:
+            table(given.runs)
+
+
+if __name__ == "__main__":
+    main()

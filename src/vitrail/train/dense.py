@@ -1,0 +1,82 @@
+"""What a model learns of pixels and objects: losses of its queries after every block that they join, or of patches."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrail.config.recipe import Training
+from vitrail.data.annotation import VOID
+from vitrail.data.source import Batch
+from vitrail.models.dense import DenseViT, Staged, StagedViT
+from vitrail.models.dense_heads import LinearPatches
+from vitrail.ops.constants import upload
+from vitrail.ops.dense import (
+    Targets,
+    guess_losses,
+    match,
+    pixel_losses,
+    query_losses,
+    targets_of_boxes,
+    targets_of_masks,
+)
+from vitrail.ops.random import Purpose, draws
+from vitrail.train.objective import Losses
+
+PIXELS = 2.0  # what classes of pixels without queries count
+UNMASKED = 0.8  # share of a run after which no query's attention is masked any more
+
+
+class DensePrediction:
+    """Classes of pixels, or objects: every stage of the queries is compared with what is there."""
+
+    counts = False
+
+    def __init__(self, model: DenseViT, training: Training) -> None:
+        self.model, self.seed = model, training.seed
+        self.module = StagedViT(model)
+        self.progress: Callable[[], float] = lambda: 0.0  # share of the run that is over; the run says it
+
+    def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        """The images, and whose attention is masked in which block: a function of (seed, epoch, sample) and the step.
+
+        Blocks are freed one after the other, the first ones first.
+        """
+        blocks, count = self.model.joined, self.model.count
+        share = self.progress() / UNMASKED
+        if not self.module.training or not blocks or share >= 1:
+            return (batch.images,)
+        masked = np.clip(1 + np.arange(blocks) - share * blocks, 0, 1)  # probability of each block
+        u = draws(batch.samples.numpy(), blocks * count, self.seed, batch.epoch, Purpose.MASKING)
+        chosen = u.reshape(len(u), blocks, count) < masked[:, None]
+        return (batch.images, upload(chosen, batch.images.device))
+
+    def compute_loss(self, outputs: Any, batch: Batch, inputs: tuple[Tensor, ...]) -> Losses:  # noqa: ANN401
+        """Give every image's loss: the mean over the stages, and that of the guess."""
+        found, guess = Staged(*outputs)
+        stages, images = found.classes.shape[:2]
+        if isinstance(self.model.head, LinearPatches):
+            assert batch.masks is not None
+            losses = pixel_losses(found.masks[-1], batch.masks, VOID)
+            return Losses(losses, torch.zeros_like(losses))
+        targets = self.targets(batch, (found.masks.shape[3], found.masks.shape[4]))
+        every = Targets(*(part.repeat(stages, *[1] * (part.ndim - 1)) for part in targets))
+        classes, masks, boxes = (part.flatten(0, 1) for part in found)
+        matched = match(classes, masks, boxes, every)
+        losses = query_losses(classes, masks, boxes, every, matched).unflatten(0, (stages, images)).mean(dim=0)
+        if isinstance(guess, Tensor):
+            assert batch.masks is not None
+            losses = losses + PIXELS * pixel_losses(guess, batch.masks, VOID)
+        elif guess is not None:
+            losses = losses + guess_losses(guess.classes, guess.boxes, targets, self.model.grid_of(inputs[0]))
+        return Losses(losses, torch.zeros_like(losses))
+
+    def targets(self, batch: Batch, size: tuple[int, int]) -> Targets:
+        """Give the objects of images, their masks at the size of the predicted ones."""
+        if self.model.task == "segment":
+            assert batch.masks is not None
+            return targets_of_masks(batch.masks, size, VOID)
+        assert batch.objects is not None
+        return targets_of_boxes(batch.objects)
