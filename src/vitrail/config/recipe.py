@@ -85,6 +85,18 @@ class Adam(Checked, word="adam"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SGD(Checked, word="sgd"):
+    """Stochastic gradient descent with momentum: the buffer is momentum x buffer + gradient.
+
+    The gradient of a kernel has weight_decay x kernel added to it (BiT pre-trains with 1e-4).
+    """
+
+    learning_rate: float = needs(positive, 0.003)
+    momentum: float = needs(rate, 0.9)
+    weight_decay: float = needs(not_negative, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Muon(Adam, word="muon"):
     """Muon (Jordan et al., 2024) for the matrices inside the blocks; everything else has AdamW, with Adam's fields.
 
@@ -99,18 +111,6 @@ class Muon(Adam, word="muon"):
     newton_schulz_steps: int = needs(whole, 5, most=99)
     adjust: Adjust = "match_rms_adamw"
     adam_share: float = needs(positive, 1.0)  # the rate of what is no such matrix, as a share of learning_rate
-
-
-@dataclass(frozen=True, kw_only=True)
-class SGD(Checked, word="sgd"):
-    """Stochastic gradient descent with momentum: the buffer is momentum x buffer + gradient.
-
-    The gradient of a kernel has weight_decay x kernel added to it (BiT pre-trains with 1e-4).
-    """
-
-    learning_rate: float = needs(positive, 0.003)
-    momentum: float = needs(rate, 0.9)
-    weight_decay: float = needs(not_negative, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
