@@ -195,7 +195,7 @@ def test_json_of_a_recipe_is_read_strictly() -> None:
     document = encode(training("scratch"))
     for changes, message in (
         ({"stpes": 3}, r"training has no field 'stpes'\. Did you mean 'steps'"),
-        ({"optimizer": {"kind": "lion"}}, "training.optimizer must be an object with a kind of adam, sgd, muon; got 'lion'"),
+        ({"optimizer": {"kind": "lion"}}, "optimizer must be an object with a kind of adam, sgd, muon; got 'lion'"),
         ({"ema": {"kind": "ema", "decay": 0.5}}, "training.ema lacks ramp"),
         ({"augmentation": None}, "training.augmentation must be an object with a kind of augmentation; got None"),
         ({"batch_size": 0}, "batch_size must be a whole number, at least 1; got 0"),
