@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from vitrail.verbs.optimize import optimize as optimize
     from vitrail.verbs.plan import plan as plan
     from vitrail.verbs.predict import embed as embed, predict as predict
+    from vitrail.verbs.selftrain import selftrain as selftrain
+    from vitrail.verbs.soup import soup as soup
     from vitrail.verbs.training import Run as Run, finetune as finetune, pretrain as pretrain
     from vitrail.verbs.transfer import transfer as transfer, vtab as vtab
 
@@ -64,6 +66,8 @@ _NAMES = {
     "vitrail.verbs.listing": "list_models list_recipes",
     "vitrail.verbs.optimize": "optimize",
     "vitrail.verbs.plan": "plan",
+    "vitrail.verbs.selftrain": "selftrain",
+    "vitrail.verbs.soup": "soup",
     "vitrail.verbs.predict": "embed predict",
     "vitrail.verbs.training": "Run finetune pretrain",
     "vitrail.verbs.transfer": "transfer vtab",

@@ -138,4 +138,4 @@ def test_every_part_has_a_word() -> None:
     hints = get_type_hints(ViTConfig)
     assert set(parts_of(hints["stem"]).values()) == {PatchStem, HybridStem}
     assert len(parts_of(hints["positions"])) == 7
-    assert len(KINDS) == 40
+    assert len(KINDS) == 42

@@ -195,7 +195,7 @@ def test_json_of_a_recipe_is_read_strictly() -> None:
     document = encode(training("scratch"))
     for changes, message in (
         ({"stpes": 3}, r"training has no field 'stpes'\. Did you mean 'steps'"),
-        ({"optimizer": {"kind": "lion"}}, "training.optimizer must be an object with a kind of adam, sgd; got 'lion'"),
+        ({"optimizer": {"kind": "lion"}}, "optimizer must be an object with a kind of adam, sgd, muon; got 'lion'"),
         ({"ema": {"kind": "ema", "decay": 0.5}}, "training.ema lacks ramp"),
         ({"augmentation": None}, "training.augmentation must be an object with a kind of augmentation; got None"),
         ({"batch_size": 0}, "batch_size must be a whole number, at least 1; got 0"),
@@ -353,7 +353,7 @@ def test_a_setting_reaches_into_parts_of_parts(name: str, settings: list[str], e
         ),
         ("i1k", ["objective=mae", "objective.target=pixels"], "here objective is mae, whose fields are masked"),
         ("i1k", ["masked=0.5"], "'masked' is a field of objective=masked-patch or mae; .* is labels, which has none"),
-        ("i1k", ["momentum=0.8"], "'momentum' is a field of optimizer=sgd; here optimizer is adam"),
+        ("i1k", ["momentum=0.8"], "'momentum' is a field of optimizer=sgd or muon; here optimizer is adam"),
         ("i1k", ["schedule.momentum=1"], "has no field 'schedule.momentum'"),
         ("i1k", ["optimiser.rte=1"], r"Did you mean 'optimizer\.learning_rate'\?"),
         ("i1k", ["randaugment.magnitud=1"], r"Did you mean '.*randaugment\.magnitude'\?"),
@@ -361,7 +361,7 @@ def test_a_setting_reaches_into_parts_of_parts(name: str, settings: list[str], e
         ("i1k", ["randaugment.magnitude=31"], "magnitude must be from 0 to 30; got 31"),
         ("i1k", ["area=0.2,0.4,0.6"], r"area must be two rising shares; got \(0\.2, 0\.4, 0\.6\)"),
         ("i1k", ["area=0.6,0.2"], "area must be two rising shares"),
-        ("i1k", ["optimiser=lion"], "optimizer must be one of adam, sgd; got 'lion'"),
+        ("i1k", ["optimiser=lion"], "optimizer must be one of adam, sgd, muon; got 'lion'"),
         ("i1k", ["average=yes"], "ema must be one of ema, none; got 'yes'"),
         ("i1k", ["curve=exp"], "curve must be one of 'constant', 'linear', 'cosine', 'staircase'; got 'exp'"),
         ("i1k", ["milestones=3"], r"milestones belong to curve=staircase; got \(3,\) with cosine"),

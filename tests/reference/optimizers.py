@@ -103,3 +103,31 @@ class SGD:
         for name, gradient in gradients.items():
             self.buffers[name] = self.momentum * self.buffers[name] + gradient
             self.weights[name] = self.weights[name] - rate * self.buffers[name]
+
+
+def orthogonal(matrix: Reals, steps: int = 5) -> Reals:
+    """Newton-Schulz steps of Jordan et al. (2024): each singular value s becomes a s + b s^3 + c s^5."""
+    left, values, right = np.linalg.svd(matrix, full_matrices=False)
+    values = values / max(math.sqrt(float((values**2).sum())), 1e-7)
+    for _ in range(steps):
+        values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+    return (left * values) @ right
+
+
+class Muon:
+    """Nesterov's momentum of each matrix, orthogonalized; `parts` says how many a matrix is, one above the other."""
+
+    def __init__(self, weights: Arrays, *, parts: dict[str, int], momentum: float, decay: float) -> None:
+        self.weights = {name: weights[name].copy() for name in parts}
+        self.buffers = {name: np.zeros_like(weights[name]) for name in parts}
+        self.parts, self.momentum, self.decay = parts, momentum, decay
+
+    def step(self, gradients: Arrays, rate: float) -> None:
+        for name, count in self.parts.items():
+            kept = self.momentum
+            self.buffers[name] = kept * self.buffers[name] + (1 - kept) * gradients[name]
+            wanted = kept * self.buffers[name] + (1 - kept) * gradients[name]
+            rows, cols = len(wanted) // count, wanted.shape[1]
+            updates = [orthogonal(wanted[part * rows : (part + 1) * rows]) for part in range(count)]
+            update = 0.2 * math.sqrt(max(rows, cols)) * np.concatenate(updates)
+            self.weights[name] = self.weights[name] * (1 - rate * self.decay) - rate * update

@@ -2,25 +2,26 @@
 
 import itertools
 import math
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from vitrail.config import ModelConfig, ViTConfig, encode
-from vitrail.config.recipe import SGD, Adam, Training
+from vitrail.config import ModelConfig, PatchStem, ViTConfig, encode
+from vitrail.config.recipe import SGD, Adam, Mimetic, Muon, Training
 from vitrail.config.recipes import RECIPES, adjust
 from vitrail.config.study import SCALE_NAMES, STUDY_NAMES, UNTRAINED
 from vitrail.ops.cost.counts import parameters
 from vitrail.studies import work as work_module
 from vitrail.studies.paper.scaling import TABLE_6
-from vitrail.studies.run import STUDIES
-from vitrail.studies.runner import check_names, images_of
+from vitrail.studies.run import STUDIES, ask
+from vitrail.studies.runner import check_names, images_of, jobs_for
 from vitrail.studies.scales import SCALES
 from vitrail.studies.sets import KNOWN, classes_of, count_of
 from vitrail.studies.table import Cell, Count, Images, Look, Speed, Train
-from vitrail.studies.work import Place, asked_of, config_of, costs, length_of
+from vitrail.studies.work import Place, asked_of, config_of, costs, length_of, minutes_of
 
 EVERY = list(itertools.product(STUDY_NAMES, SCALE_NAMES))
 
@@ -288,3 +289,27 @@ def test_models_are_counted_with_the_authors_numbers() -> None:
     assert len(cells_of("models", "smoke")) >= 14
     assert not report.seeded
     assert math.isclose(float(count_of(Images(name="jft-300m", image_size=224))), 303e6)
+
+
+def test_a_speed_run_is_a_plain_vit_from_nothing_one_at_a_time() -> None:
+    for cell in cells_of("speedrun", "gpu"):
+        work, made = training(cell), config(cell)
+        assert isinstance(made, ViTConfig)
+        assert isinstance(made.stem, PatchStem)
+        assert made.plain_blocks
+        assert (work.images.name, work.begins, work.timed) == ("cifar10", None, True)
+        recipe = adjust(RECIPES[work.recipe].training, work.fields)
+        assert (recipe.validation_share, recipe.initialization) == (0.0, Mimetic())
+        assert isinstance(recipe.optimizer, Muon) == (cell.at["optimizer"] == "Muon")
+    asked = ask("speedrun", "gpu")
+    assert jobs_for(asked, asked.cells, gpus=1) == 1
+
+
+def test_minutes_are_by_the_clock_and_the_first_line_and_pauses_count_at_the_usual_pace() -> None:
+    clocks = {10: 100.0, 20: 102.0, 30: 104.5, 40: 906.5, 50: 908.5}  # the model was compiled before step 10
+    history = [{"kind": "train", "step": step, "time": {"clock": clock}} for step, clock in clocks.items()]
+    run = Namespace(history=[{"kind": "evaluation", "step": 5}, *history], step=50, seconds=1000.0)
+    found = minutes_of(run, training(cells_of("speedrun", "smoke")[0]))  # pyright: ignore[reportArgumentType]
+    steps = (2.0 + 2.5 + 2.25 + 2.0) * 50 / 40  # paces of 0.2, 0.25, 80.2 and 0.2 s: the pause counts as their median
+    assert found["minutes"] * 60 == pytest.approx(steps)
+    assert found["in_all"] == found["minutes"] + found["aside"] == pytest.approx(1000 / 60)

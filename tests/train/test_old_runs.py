@@ -41,7 +41,7 @@ BEFORE: dict[str, dict[str, str]] = {
 KINDS = {"ema": "average"}
 VALUES = {"mean-color": "mean-colour", "small-colors": "small-colours"}
 LATER = ("adapt", "warmup_epochs", "result", "class_weights", "sampling", "logit_adjustment", "focal")
-LATER += ("task", "distill")
+LATER += ("initialization", "task", "distill")
 
 
 def old(document: Any) -> Any:

@@ -36,6 +36,7 @@ def read(*settings: str, recipe: str | None = None, **fields: Any) -> TrainReque
         ("drop_connect=0.1", "stochastic_depth", 0.1),
         ("optim=adamw_torch", "optimizer", "adam"),
         ("optimizer=SGD", "optimizer", "sgd"),
+        ("optim=Muon", "optimizer", "muon"),
         ("torch_compile=true", "compile", "on"),
         ("use_ema=false", "ema", None),
         ("hflip=0.5", "flip", True),

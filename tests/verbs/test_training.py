@@ -292,7 +292,7 @@ def test_what_is_wrong_is_answered_before_the_data_is_opened(given: dict[str, An
 
 
 def test_what_a_recipe_that_is_chosen_cannot_have_is_refused(nowhere: Path) -> None:
-    with pytest.raises(ConfigError, match="'momentum' is a field of optimizer=sgd; here optimizer is adam"):
+    with pytest.raises(ConfigError, match="'momentum' is a field of optimizer=sgd or muon; here optimizer is adam"):
         finetune(Shades(), recipe=None, momentum=0.8)
     assert left(nowhere) == []
 

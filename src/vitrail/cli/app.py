@@ -42,7 +42,9 @@ COMMANDS = {
     "predict": "predict",
     "pretrain": "training",
     "recipes": "listing",
+    "selftrain": "selftraining",
     "serve": "serving",
+    "soup": "averaging",
     "study": "studies",
     "transfer": "training",
     "verify": "measuring",
@@ -59,6 +61,13 @@ WORDS |= {"keep-aspect": "keep-aspect-ratio", "preserve-aspect-ratio": "keep-asp
 WORDS |= {"std": "deviation", "crop-pct": "crop-share"}
 # Commands of other programs, and what does that here.
 OTHERS = {"train": "finetune", "fit": "finetune", "eval": "evaluate", "test": "evaluate", "validate": "evaluate"}
+OTHERS |= {
+    "average": "soup",
+    "merge": "soup",
+    "model_soup": "soup",
+    "noisy_student": "selftrain",
+    "self_train": "selftrain",
+}
 OTHERS |= {"classify": "predict", "infer": "predict", "embed": "predict", "inference": "predict"}
 SETTABLE = (*TRAINS, "plan")  # commands whose --set takes any field, not only what a file leaves open
 SHORT = {"-b": "--batch-size", "-j": "--workers"}

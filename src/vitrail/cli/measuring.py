@@ -37,6 +37,13 @@ Page = Annotated[
     str | None, option("Also write a page of the worst mistakes and their attention.", "--report", metavar="FOLDER")
 ]
 Worst = Annotated[int, option("How many wrong answers to list, the most confident first.")]
+Corruptions = Annotated[
+    bool, option("Also measure under the 15 corruptions of ImageNet-C, beside the clean images.", "--corruptions")
+]
+Severities = Annotated[str, option("Of the corruptions, from 1 to 5, with commas.")]
+Beside = Annotated[
+    list[str] | None, option("Another model next to this one, under corruptions; several times for several.")
+]
 Shots = Annotated[str, option("How many images of every class to learn from, with commas; `all` takes all.")]
 Seeds = Annotated[str, option("Seeds of the draws, with commas: each draws other images.")]
 Strength = Annotated[float, option("L2 regularization of least squares; the authors' by default.")]
@@ -77,6 +84,9 @@ def evaluate(
     worst: Worst = 10,
     token_merging: Merging = None,
     keep_aspect_ratio: Aspect = False,
+    corruptions: Corruptions = False,
+    severities: Severities = "1,2,3,4,5",
+    beside: Beside = None,
     windows: Windows = False,
     image_size: Side = None,
     out: Out = None,

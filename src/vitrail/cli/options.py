@@ -194,6 +194,7 @@ LISTS: dict[str, Callable[[str], object]] = {
     "rates": float,
     "rows": str,
     "seeds": int,
+    "severities": int,
     "shots": int,
     "tasks": str,
     "value_range": float,

@@ -27,7 +27,10 @@ Images = Annotated[
 ]
 Steps = Annotated[int | None, option("Updates of the weights, instead of --epochs.", default="the recipe's")]
 Precision = Annotated[str | None, option("float32, or bfloat16 under autocast.", default="bfloat16")]
-Optimizer = Annotated[str | None, option("adam, or sgd with momentum.", default="the recipe's, else adam")]
+Optimizer = Annotated[
+    str | None,
+    option("adam, sgd with momentum, or muon (adam beside the blocks' matrices).", default="the recipe's, else adam"),
+]
 Device = Annotated[
     str | None, option("Where the step runs, for its memory and for --probe: cuda or cpu.", default="cuda")
 ]

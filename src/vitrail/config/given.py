@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vitrail.config.check import check_field, merging_share, number, truth
+from vitrail.config.check import check_field, merging_share, number, truth, whole
 from vitrail.config.dense import DenseHead, QueryHead
 from vitrail.config.fields import hints, make, parts_of, read_settings
 from vitrail.config.model import ViTConfig
@@ -23,10 +23,11 @@ from vitrail.files import home_path
 ADDRESSES = ("hf:", "https://", "http://")
 BUILT_IN = ("sample", "synthetic")  # data that comes with the package, or is drawn
 NAMED = 5  # paths that a message lists
-TRAINS = ("finetune", "pretrain", "transfer", "vtab")
+TRAINS = ("finetune", "pretrain", "transfer", "vtab", "selftrain")
 # What these take beside fields of the training.
 OWN = ("data", "folder", "model", "out", "recipe", "minutes", "probe", "callbacks", "settings", "workers", "device")
 OWN += ("track", "tensorboard", "allow_pipe", "rates", "seeds", "tasks", "select", "command")
+OF_SELFTRAIN = ("unlabeled", "teacher", "rounds", "confidence", "balance", "per_class", "noise")
 TRAINED = ("evaluate", "fewshot", "verify", "predict", "inspect", "export", "optimize")  # what these measure is weights
 LAYOUTS = ("vitrail", "google", "timm", "hf", "torchvision")  # that weights are written in
 
@@ -37,7 +38,8 @@ def check_usage(verb: str, given: Mapping[str, Any]) -> None:
     if verb in TRAINS:
         if isinstance(model, str):
             check_name(model)
-        fields = {name: value for name, value in given.items() if name not in (*OWN, *SAID_IN_TRAINING)}
+        own = (*OWN, *SAID_IN_TRAINING, *(OF_SELFTRAIN if verb == "selftrain" else ()))
+        fields = {name: value for name, value in given.items() if name not in own}
         ours, _ = read_fields(model, given.get("recipe"), given.get("settings", ()), fields)
         check_minutes(given.get("minutes"), ours)
         from vitrail.config.trackers import check_trackers  # here and below: few calls need it, and each costs a start
@@ -70,20 +72,28 @@ def check_usage(verb: str, given: Mapping[str, Any]) -> None:
         read_preprocessing(given)
         if isinstance(images := given.get("calibrate"), str):
             check_images([images])
-    elif verb in TRAINED or verb in ("calibrate", "convert"):
+    elif verb in TRAINED or verb in ("calibrate", "convert", "soup"):
         measured = verb == "evaluate" and str(given.get("preprocessing")).lower() == MEASURE
         read_preprocessing({**given, "preprocessing": None} if measured else given)
         check_layout(given.get("layout", LAYOUTS[0]))
         check_passes(given)
+        check_corruptions(
+            corruptions=given.get("corruptions", False),
+            severities=given.get("severities", (1,)),
+            beside=given.get("beside", ()),
+            passing=given.get("keep_aspect_ratio", False),
+        )
         from vitrail.config.engine import check_engine
 
         check_engine(str(given.get("engine", "auto")), str(given.get("precision", "float32")))
     weights = given.get("path" if verb == "describe" else "source")
-    for name in (model if verb in TRAINED else None, given.get("against"), weights):
+    several = (*given.get("models", ()), *given.get("beside", ())) if verb in ("soup", "evaluate") else ()
+    for name in (model if verb in TRAINED else None, given.get("against"), weights, *several):
         if isinstance(name, str):
             check_weights(name)
-    if isinstance(data := given.get("data"), str):
-        check_data(data)
+    for data in (given.get("data"), given.get("unlabeled")):
+        if isinstance(data, str):
+            check_data(data)
     if verb == "predict" and isinstance(images := given.get("images"), list | tuple):
         check_images([path for path in images if isinstance(path, str)])
 
@@ -118,6 +128,20 @@ def check_passes(given: Mapping[str, Any]) -> None:
         raise ConfigError(
             "preprocessing=measure tries crops, and keep_aspect_ratio reads images whole. Give one of them."
         )
+
+
+def check_corruptions(
+    *, corruptions: bool, severities: Sequence[int], beside: Sequence[object], passing: bool = False
+) -> None:
+    """Refuse severities that there are not, and what goes with corruptions alone."""
+    for severity in severities:
+        whole("severities", severity, most=5)
+    if not severities or len({*severities}) < len(severities):
+        raise ConfigError(f"severities must be some of 1 to 5, each once; got {list(severities)}.")
+    if beside and not truth("corruptions", corruptions):
+        raise ConfigError("beside puts models side by side under corruptions. Give corruptions too, or against=...")
+    if corruptions and passing:
+        raise ConfigError("corruptions are of images of one size. Leave keep_aspect_ratio out, or corruptions.")
 
 
 def check_layout(name: str) -> None:

@@ -28,6 +28,7 @@ from vitrail.errors import ConfigError
 Resizing = Literal["antialias", "gvt", "bv"]
 # What of an image is taken in training: an Inception crop, or all of it resized, whole or by its middle.
 Crop = Literal["inception", "squash", "middle"]
+Adjust = Literal["match_rms_adamw", "original"]  # of Muon: updates as large as AdamW's, or as Jordan et al. have them
 Decay = Literal["kernels", "all"]  # what weight decay shrinks: matrices and filters, or every parameter
 Curve = Literal["constant", "linear", "cosine", "staircase"]
 Loss = Literal["softmax", "sigmoid", "squared", "huber"]
@@ -96,6 +97,23 @@ class SGD(Checked, word="sgd"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Muon(Adam, word="muon"):
+    """Muon (Jordan et al., 2024) for the matrices inside the blocks; everything else has AdamW, with Adam's fields.
+
+    A matrix's momentum is made orthogonal by some Newton-Schulz steps, and taken times the rate: times 0.2 sqrt(longer
+    side) too with `match_rms_adamw` (Liu et al., 2025), so that rates of AdamW hold; times sqrt(rows / columns), where
+    that is over 1, with `original`, whose rates are about 0.02.
+    """
+
+    weight_decay: float = needs(not_negative, 0.1)
+    momentum: float = needs(rate, 0.95)
+    nesterov: bool = True
+    newton_schulz_steps: int = needs(whole, 5, most=99)
+    adjust: Adjust = "match_rms_adamw"
+    adam_share: float = needs(positive, 1.0)  # the rate of what is no such matrix, as a share of learning_rate
+
+
+@dataclass(frozen=True, kw_only=True)
 class Schedule(Checked, word="schedule"):
     """The learning rate over the steps: a linear warm-up from 0, times a curve from the base rate to the final one."""
 
@@ -128,6 +146,20 @@ class EMA(Checked, word="ema"):
     ramp: bool = False  # start at a decay of 0.1 and grow as (1 + step) / (10 + step), for runs of few steps
 
 
+@dataclass(frozen=True, kw_only=True)
+class Mimetic(Checked, word="mimetic"):
+    """Attention that begins as trained attention looks (Trockman and Kolter, 2023).
+
+    Of every head, query' key is nearest to a Z + b I; of every layer, value' output' is nearest to a Z - b I; Z is
+    normal, of variance 1 / width. Made for sinusoidal-2d positions.
+    """
+
+    query_key: tuple[float, float] = needs(several, (0.7, 0.7), what="two numbers, a and b", each=not_negative, count=2)
+    value_output: tuple[float, float] = needs(
+        several, (0.4, 0.4), what="two numbers, a and b", each=not_negative, count=2
+    )
+
+
 def _layer_decay(name: str, value: object) -> float:
     """Refuse more than 1, and so little that lower layers do not learn."""
     if (found := positive(name, value)) > 1:
@@ -149,7 +181,7 @@ class Training(Checked, word="training"):
     """Everything that decides a run beside the model it begins with and the data."""
 
     recipe: str = "custom"
-    optimizer: Adam | SGD = SGD()
+    optimizer: Adam | SGD | Muon = SGD()
     schedule: Schedule = Schedule()
     steps: int | None = needs(whole, None, **_steps)  # one of steps and epochs
     epochs: float | None = needs(positive, None)
@@ -173,6 +205,7 @@ class Training(Checked, word="training"):
     augmentation: Augmentation = Augmentation()
     dropout: float | None = needs(rate, None)  # None: the model's own
     stochastic_depth: float | None = needs(rate, None)
+    initialization: Mimetic | None = None  # of a new model's attention; None: the authors', as everything else
     pre_logits: bool = False  # a tanh layer before the head, as the paper pre-trains
     head_bias: float = needs(number, 0.0)
     adapt: Adapt = ALL  # which weights of the checkpoint are trained
@@ -206,6 +239,8 @@ class Training(Checked, word="training"):
         self._check_dense()
         if isinstance(self.adapt, LoRA) and self.parallel == "fsdp":
             raise ConfigError("adapt=lora leaves little to share out. Set parallel=ddp.")
+        if isinstance(self.optimizer, Muon) and self.parallel == "fsdp":
+            raise ConfigError("optimizer=muon needs whole matrices, which fsdp shares out. Set parallel=ddp.")
 
     @property
     def corrections(self) -> list[str]:

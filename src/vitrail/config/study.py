@@ -6,11 +6,12 @@ from vitrail.errors import ConfigError
 
 STUDY_NAMES = (
     *("models", "data-size", "scaling", "positions", "head", "shape", "optimizers", "resolution", "transfer"),
-    *("self-supervision", "axial", "speed", "distance"),
+    *("self-supervision", "axial", "speed", "distance", "speedrun"),
 )
 SCALE_NAMES = ("smoke", "cpu", "gpu", "paper")
 
 
+TIMED = ("speed", "speedrun")  # studies that measure one cell after the other
 UNTRAINED = ("models", "speed")  # studies that count or time, so that they have no seeds and no minutes
 MOST_SEEDS, MOST_JOBS = 100, 256
 
@@ -33,8 +34,8 @@ def check_study(
         whole("seeds", seeds, most=MOST_SEEDS)
     if jobs is not None:
         whole("jobs", jobs, most=MOST_JOBS)
-        if name == "speed" and jobs > 1:
-            raise ConfigError("speed measures one cell after the other, so that jobs must be 1. Leave jobs out.")
+        if name in TIMED and jobs > 1:
+            raise ConfigError(f"{name} measures one cell after the other, so that jobs must be 1. Leave jobs out.")
     if minutes is not None and length is not None:
         raise ConfigError("minutes and length both say how long runs are. Give one of them.")
     for word, value in (("minutes", minutes), ("length", length)):

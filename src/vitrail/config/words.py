@@ -44,6 +44,10 @@ TRAINING = _by_word(
         "num_training_steps train_steps",
         "optimizer.epsilon": "opt_eps adam_epsilon eps adam_eps",
         "optimizer.betas": "opt_betas adam_betas",
+        "optimizer.newton_schulz_steps": "ns_steps newton_schulz_iterations muon_steps",
+        "optimizer.momentum": "muon_momentum sgd_momentum",
+        "optimizer.adjust": "adjust_lr_fn",
+        "initialization": "init weight_init weight_initialization initialisation init_scheme",
         "dropout": "dropout_rate hidden_dropout_prob",
         "mixup": "mixup_alpha mix_up",
         "cutmix": "cutmix_alpha cut_mix",
@@ -164,7 +168,8 @@ ANSWERS = _by_word(
         "Set curve=staircase with milestones, in steps.": "decay_epochs lr_step_size step_size lr_step_epochs",
         "A curve ends with the run: set steps or epochs.": "cooldown_epochs cooldown_steps patience_epochs T_max t_max "
         "lr_cycle_limit lr_cycle_mul lr_cycle_decay steps_per_epoch",
-        "There is optimizer=sgd with momentum, and optimizer=adam (AdamW).": "nesterov amsgrad",
+        "There is optimizer=sgd with momentum, optimizer=adam (AdamW), and optimizer=muon (nesterov=true).": "nesterov "
+        "amsgrad",
         "Set mixup and cutmix, alphas; they stay on to the end.": "mixup_prob cutmix_prob mixup_switch_prob mixup_mode "
         "mixup_off_epoch",
         "Set jitter, a strength.": "color_jitter_prob",
@@ -206,7 +211,9 @@ VALUES: dict[str, dict[str, object]] = {
     "optimizer": {
         **dict.fromkeys(("adam", "adamw", "adamw_torch", "adamw_torch_fused", "scale_by_adam"), "adam"),
         **dict.fromkeys(("sgd", "momentum", "big_vision.momentum_hp"), "sgd"),
+        **dict.fromkeys(("muon", "muonadamw", "muon_adamw", "muonwithauxadam"), "muon"),
     },
+    "initialization": {"mimetic_init": "mimetic", "default": None, "xavier": None},
     "pooling": {"avg": "mean", "gap": "mean", "tok": "token"},
     "activation": {
         "gelu_tanh": "gelu-tanh",
@@ -254,7 +261,7 @@ ADDED = frozenset({"cosine_scale", "margin", "held_out", "objective", "causal", 
 ADDED |= {"warmup_epochs", "result", "class_token", "registers", "first_norm", "final_norm", "mlp", "inner_norm"}
 ADDED |= {"qk_norm", "attention_width", "projection", "norms", "code"}
 ADDED |= {"adapt", "class_weights", "sampling", "logit_adjustment", "focal"}
-ADDED |= {"head", "task", "distill"}
+ADDED |= {"head", "initialization", "task", "distill"}
 MEANT = {"decoder_head_width": 32, "result": "last"}  # or what was meant then
 
 

@@ -80,9 +80,33 @@ def text_of(document: Mapping[str, Any]) -> str:
     """Say an evaluation for people: the headline, then where the model errs."""
     lines = [*_headline(document), *_notes(document), *_comparison(document.get("against"))]
     lines += _chosen(document.get("chosen_by_labels"))
+    lines += _corrupted(document.get("corruptions"))
     for table in (_classes(document["classes"]), _confusions(document), _worst(document["worst"])):
         lines += ["", *table] if table else []
     return "\n".join(lines)
+
+
+def _corrupted(document: Mapping[str, Any] | None) -> list[str]:
+    if document is None:
+        return []
+    models = document["models"]
+    columns = ["", *(word for model in models for word in (_last(model["model"]), "calibration"))]
+    parts = [("clean", [model["clean"] for model in models])]
+    parts += [(name, [model["corruptions"][name] for model in models]) for name in models[0]["corruptions"]]
+    rows = [(name, *(_percent(each[word]) for each in row for word in ("error", "calibration"))) for name, row in parts]
+    means = [_percent(model[word]) for model in models for word in ("mean_error", "mean_calibration")]
+    severities = ", ".join(map(str, document["severities"]))
+    title = f"Corrupted images: wrong answers, and calibration error, over severities {severities}"
+    return ["", *text_table(title, columns, [*rows, ("mean of the corruptions", *means)])]
+
+
+def _last(name: str) -> str:
+    """Give the last part of a path, which tells models apart."""
+    return name.rstrip("/").rpartition("/")[2] or name
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.2%}"
 
 
 def _headline(document: Mapping[str, Any]) -> Iterator[str]:

@@ -16,17 +16,18 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from vitrail.config import ModelConfig, ViTConfig
 from vitrail.config.objective import Labels, MaskedAutoencoder, MaskedPatches, NextPixels, Objective, count_of
-from vitrail.config.recipe import Adam, Training
+from vitrail.config.recipe import SGD, Adam, Muon, Training
 from vitrail.errors import ConfigError
 from vitrail.models import find_device
 from vitrail.models.objectives import decoder_config, outputs_of
-from vitrail.ops.cost.counts import FULL, MOMENTS, Step, parameters, peak_memory
+from vitrail.ops.cost.counts import FULL, MOMENTS, Optimizer, Step, parameters, peak_memory
 from vitrail.ops.cost.fit import SHARE as SHARE, equal_parts, largest
 
 Result = TypeVar("Result")
 MEMINFO, STATM, CGROUP = Path("/proc/meminfo"), Path("/proc/self/statm"), Path("/sys/fs/cgroup")
 TRIM, MAP, ARENAS = -1, -3, -8  # glibc's M_TRIM_THRESHOLD, M_MMAP_THRESHOLD and M_ARENA_MAX
 SMALLEST, LARGEST = 1 << 16, 1 << 30
+OPTIMIZERS: dict[Optimizer, type] = {"muon": Muon, "adam": Adam, "sgd": SGD}  # Muon is an Adam with more
 # Groups that were left. gloo's destructor waits for a thread that may wait for Python's lock, which whoever drops the
 # last reference holds: a failed run would hang instead of ending.
 LEFT: list[Any] = []
@@ -207,7 +208,7 @@ def step_of(training: Training, batch: int, device: str, precision: str) -> Step
         kind="train",
         batch=batch,
         precision="bfloat16" if precision == "bfloat16" else "float32",
-        optimizer="adam" if isinstance(training.optimizer, Adam) else "sgd",
+        optimizer=next(word for word, kind in OPTIMIZERS.items() if isinstance(training.optimizer, kind)),
         device="cuda" if device == "cuda" else "cpu",
     )
 

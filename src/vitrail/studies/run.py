@@ -22,6 +22,7 @@ from vitrail.studies.paper import (
     self_supervision,
     shape,
     speed,
+    speedrun,
     transfer,
 )
 from vitrail.studies.report import StudyReport
@@ -35,7 +36,7 @@ STUDIES: dict[str, Study] = {
     module.STUDY.name: module.STUDY
     for module in (
         *(models, data_size, scaling, positions, head, shape, optimizers, resolution, transfer),
-        *(self_supervision, axial, speed, distance),
+        *(self_supervision, axial, speed, distance, speedrun),
     )
 }
 

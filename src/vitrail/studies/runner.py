@@ -241,7 +241,8 @@ def begin(asked: Asked, device: str) -> dict[str, Any]:
 
 def jobs_for(asked: Asked, cells: Sequence[Cell], *, gpus: int) -> int:
     """Say how many cells are run at once: one where anything is timed; of runs that fill a GPU, one on each."""
-    if any(isinstance(cell.work, Speed) for cell in cells) or asked.scale.name == "smoke":
+    timed = any(isinstance(cell.work, Speed) or (isinstance(cell.work, Train) and cell.work.timed) for cell in cells)
+    if timed or asked.scale.name == "smoke":
         return asked.jobs or 1
     each = 1 if asked.scale.name == "paper" else ON_GPU
     return min(asked.jobs or (each * gpus if gpus else usable_cores()), len(cells))

@@ -52,6 +52,7 @@ class Train:
     few: Images | None = None  # images to measure frozen features with, few of each class
     shots: int = 10
     patience: int | None = None  # evaluations without a better one, after which the best is taken
+    timed: bool = False  # the minutes that it takes are what is measured
 
 
 @dataclass(frozen=True, kw_only=True)

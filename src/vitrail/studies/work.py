@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -40,6 +41,7 @@ RUN = "run"
 TRIAL, EVERY, COUNTED = 24, 4, 3  # steps of a trial, how often they are timed, and how many of these times count
 EVALUATIONS = 8  # of a run that may stop early
 REPEATS = 3
+PAUSED = 20.0  # times the usual pace: a run was interrupted between two lines of its log
 BATCHES = (1, 8, 64, 256, 1024)
 ONE = 1000  # classes of what is only counted or timed, as ImageNet's
 
@@ -98,7 +100,28 @@ def train(cell: Cell, work: Train, place: Place) -> Numbers:
     found = {name: value for name, value in measured.items() if value is not None}
     if work.few is not None:
         found["fewshot"] = few_shot(run, work.few, work.shots, place)
+    if work.timed:
+        found |= minutes_of(run, work)
     return {**found, "result_step": run.result_step, **costs(work, run.step)}
+
+
+def minutes_of(run: Run, work: Train) -> dict[str, float]:
+    """Give the minutes of a run's steps by the clock of its log, those beside them (compiling too), and all of them.
+
+    The steps before the first line of the log, in which the model is compiled, count at the pace of the others; and so
+    do the lines between which the run was interrupted.
+    """
+    lines = [each for each in run.history if each["kind"] == "train"]
+    pairs = list(pairwise(lines))
+    paces = [(b["time"]["clock"] - a["time"]["clock"]) / (b["step"] - a["step"]) for a, b in pairs]
+    usual = statistics.median(paces) if paces else length_of(work)[0] / lines[0]["time"]["images_per_second"]
+    steps = sum(
+        (b["step"] - a["step"]) * (pace if pace < PAUSED * usual else usual)
+        for (a, b), pace in zip(pairs, paces, strict=True)
+    )
+    minutes = steps * run.step / max(run.step - lines[0]["step"], 1) / 60 if paces else usual * run.step / 60
+    whole = max(run.seconds / 60, minutes)
+    return {"minutes": minutes, "aside": whole - minutes, "in_all": whole}
 
 
 def try_out(work: Train, place: Place) -> tuple[float, float]:

@@ -15,16 +15,18 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from vitrail.config import Card
 from vitrail.config.check import whole
-from vitrail.config.recipe import SGD, Adam
+from vitrail.config.recipe import SGD, Adam, Muon
 from vitrail.data.source import Skip
 from vitrail.errors import ConfigError, VitrailError
 from vitrail.models import Model
 from vitrail.models.build import OBJECTIVE, skeleton
 from vitrail.models.lora import MARK, changed_names, merge
 from vitrail.runtime.machine import distribute_like, gather_over_ranks, gathered, take_own_rank
+from vitrail.train.muon import MuonAdamW, packed_matrices
 
 ADAPTER = "adapter/"  # before the names of low-rank changes in a checkpoint
 BLOCK = re.compile(r"blocks\.(\d+)\.")
+IN_BLOCKS = re.compile(r"(?:.*\.)?blocks\.\d+\.")  # of the model, or of a decoder
 WORDS = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # what torch's optimizers call what they remember
 
 
@@ -44,6 +46,12 @@ def is_kernel(name: str, parameter: Tensor) -> bool:
     return (name.endswith("weight") or MARK in name) and parameter.ndim > 1 and not name.startswith("positions")
 
 
+def is_matrix_of_block(name: str, parameter: Tensor) -> bool:
+    """Tell the matrices of the blocks, of the model and of what an objective adds; those of low-rank changes aside."""
+    inside = IN_BLOCKS.match(name) is not None and name.endswith("weight") and MARK not in name
+    return inside and parameter.ndim == 2
+
+
 def depth_of(name: str, blocks: int) -> int:
     """Give how far a parameter is from the input: 0 for the embedding, then the blocks, then what comes after."""
     if (match := BLOCK.match(name)) is not None:
@@ -51,7 +59,7 @@ def depth_of(name: str, blocks: int) -> int:
     return 0 if name.startswith(("embedding", "class_token", "registers", "positions", "first_norm")) else blocks + 1
 
 
-def build_optimizer(model: nn.Module, config: Adam | SGD, layer_decay: float | None) -> Optimizer:
+def build_optimizer(model: nn.Module, config: Adam | SGD | Muon, layer_decay: float | None) -> Optimizer:
     """Make the optimiser; each group has its `share` of the rate, and its decay."""
     named = {name: parameter for name, parameter in trainable_names(model) if parameter.requires_grad}
     every = (BLOCK.match(name) for name, _ in trainable_names(model))  # those too that stay as they are
@@ -60,16 +68,28 @@ def build_optimizer(model: nn.Module, config: Adam | SGD, layer_decay: float | N
         raise ConfigError(
             "layer_decay is of a Vision Transformer's blocks, and the model has none. Set layer_decay=none."
         )
-    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    muon = isinstance(config, Muon)
+    groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
     for name, parameter in named.items():
         share = 1.0 if layer_decay is None else layer_decay ** (blocks + 1 - depth_of(name, blocks))
         decay = 0.0
         if is_kernel(name, parameter) or (isinstance(config, Adam) and config.decay_on == "all"):
             decay = config.weight_decay
-        groups.setdefault((share, decay), []).append(parameter)
+        matrix = muon and is_matrix_of_block(name, parameter)
+        share = share * config.adam_share if muon and not matrix else share
+        groups.setdefault((share, decay, matrix), []).append(parameter)
     made = [
-        {"params": parameters, "weight_decay": decay, "share": share} for (share, decay), parameters in groups.items()
+        {"params": parameters, "weight_decay": decay, "share": share, "matrices": matrices}
+        for (share, decay, matrices), parameters in groups.items()
     ]
+    if isinstance(config, Muon):
+        matrices = [group for group in made if group["matrices"]]
+        if not matrices:
+            raise ConfigError(
+                "optimizer=muon is of the matrices inside a Vision Transformer's blocks, and none of them is trained "
+                "here. Set optimizer=adam."
+            )
+        return MuonAdamW(matrices, [group for group in made if not group["matrices"]], packed_matrices(model), config)
     if isinstance(config, Adam):
         return AdamW(made, lr=config.learning_rate, betas=config.betas, eps=config.epsilon, fused=True)
     fused = not any(isinstance(parameter, DTensor) for parameter in named.values())  # torch has no such SGD for these
@@ -147,12 +167,12 @@ class DivergedError(VitrailError):
 class Guard:
     """Watches loss and gradients.
 
-    On the CPU, and where weights are shared out, it looks before each update. On a GPU the fused optimiser skips every
-    update from the first bad one on, by itself, and the guard reads the verdict a step later.
+    On the CPU, where weights are shared out, and with Muon, it looks before each update. Elsewhere on a GPU the fused
+    optimiser skips every update from the first bad one on, by itself, and the guard reads the verdict a step later.
     """
 
     def __init__(self, optimizer: Optimizer, device: torch.device, *, waits: bool) -> None:
-        self.waits = waits or device.type != "cuda"
+        self.waits = waits or device.type != "cuda" or isinstance(optimizer, MuonAdamW)  # Muon skips no update
         self.bad = torch.zeros((), dtype=torch.float32, device=device)
         self.reading: tuple[Tensor, torch.cuda.Event, Callable[[], str]] | None = None
         if not self.waits:

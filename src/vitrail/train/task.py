@@ -23,6 +23,7 @@ from vitrail.models import Model, create
 from vitrail.models.adapting import begin_adapting
 from vitrail.models.build import DIRECTIONS, draw
 from vitrail.models.heads import CosineHead
+from vitrail.models.mimetic import check_mimetic, initialize_attention
 from vitrail.train.objective import Objective
 
 NAMED = 8  # classes or images that a message lists
@@ -60,6 +61,8 @@ class Task:
             object.__setattr__(self, "start", open_start(self.model))
         if not isinstance(self.training.objective, Labels):
             check_suitable(foresee_model(self), self.training.objective)
+        if self.training.initialization is not None:
+            check_mimetic(foresee_model(self), fresh=self.start is None)
         if self.training.distill is not None:
             from vitrail.train.distilling import check_teacher  # which needs the objectives, and these the task
 
@@ -96,6 +99,8 @@ def build_model(task: Task, training: Training, classes: tuple[str, ...]) -> Mod
     if task.start is None:
         model = create(task.model, seed=training.seed, **changes)
         model.card = model.card.prepared(task.preprocessing, model.config.channels)
+        if training.initialization is not None:
+            initialize_attention(model, training.initialization, seed=training.seed)
     else:
         model = task.start.model(**changes, preprocessing=task.preprocessing)
         if isinstance(model.head, CosineHead):  # directions are drawn, and a run has its own

@@ -14,14 +14,16 @@ from numpy.typing import NDArray
 from vitrail.checkpoint.load import of_run
 from vitrail.config import read_preprocessing
 from vitrail.config.check import whole
-from vitrail.config.given import check_passes
+from vitrail.config.given import check_corruptions, check_passes
 from vitrail.config.preprocessing import MEASURE
+from vitrail.data.corruptions import SEVERITIES
 from vitrail.data.near import LARGEST
 from vitrail.data.open import choose_split, open_data
 from vitrail.data.source import Source, Subset
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluation.answers import Classes, Given, answers, check_classifier, read_labels, read_mapping
 from vitrail.evaluation.copies import can_compare, have_copies, training_images
+from vitrail.evaluation.corrupted import document_of_corrupted, measure_side_by_side, results_of
 from vitrail.evaluation.page import measured_of
 from vitrail.evaluation.preparing import PreprocessingChoice, choose_preprocessing
 from vitrail.evaluation.report import Subject, predictions, report as report_of, results
@@ -111,6 +113,9 @@ def evaluate(
     worst: int = 10,
     token_merging: float | None = None,
     keep_aspect_ratio: bool = False,
+    corruptions: bool = False,
+    severities: Sequence[int] = SEVERITIES,
+    beside: Sequence[AnyModel] = (),
     windows: bool = False,
     image_size: int | tuple[int, int] | None = None,
     out: str | os.PathLike[str] | None = None,
@@ -131,6 +136,8 @@ def evaluate(
     `token_merging` lets the layers of `model` merge that share of its patches, and `keep_aspect_ratio` shows it every
     image whole and in its own shape, as in `vitrail.predict`; with `against=model` it is compared with itself, and what
     that costs or brings is measured in pairs.
+    `corruptions` measures the 15 corruptions of ImageNet-C too, at these `severities` (1 to 5), and `beside` other
+    models next to this one and to `against`: error and calibration error by corruption, and their means.
     Options: batch_size, workers, device, precision, engine, bad_image_limit, fresh, report; and how
     `model` reads images: preprocessing, mean, deviation, resize, crop_share, interpolation, value_range, as in
     `vitrail.load`; and what the files leave open: heads, grid, activation, epsilon.
@@ -138,11 +145,12 @@ def evaluate(
     than its size window by window, `out` and `page` have predictions.json as COCO's tools take it.
     `preprocessing="measure"` tries the usual ways on labeled images and takes the best; its accuracy is optimistic.
     """
-    model, against = of_run(model), of_run(against)
+    model, against, beside = of_run(model), of_run(against), [of_run(each) for each in beside]
+    check_corruptions(corruptions=corruptions, severities=severities, beside=beside, passing=bool(keep_aspect_ratio))
     whole("worst", worst, least=0)
     if (task := task_of(model)) is not None:
         asked = {"against": against, "labels": labels, "mapping": mapping, "token_merging": token_merging}
-        refuse_for_dense(task, {**asked, "keep_aspect_ratio": keep_aspect_ratio})
+        refuse_for_dense(task, {**asked, "keep_aspect_ratio": keep_aspect_ratio, "corruptions": corruptions})
         where = {"out": out, "page": page, "image_size": image_size, "split": split, "worst": worst}
         return evaluate_dense(
             model, data, task, **where, windows=windows, choose=choose_images, verb=evaluate, options=options
@@ -156,7 +164,7 @@ def evaluate(
     if (card := card_of(model)) is not None:
         from vitrail.verbs.evaluate_tasks import evaluate_task  # few models need it, and it needs this
 
-        refuse_other(card, {"labels": labels, "mapping": mapping, "page": page})
+        refuse_other(card, {"labels": labels, "mapping": mapping, "page": page, "corruptions": corruptions or None})
         asked = {"split": split, "against": against, "worst": worst, "out": out, "passing": passing}
         return evaluate_task(model, data, card, asked, image_size, options, allow_pipe=allow_pipe)
     name, said_data = model_name(model), data_name(data)
@@ -165,7 +173,7 @@ def evaluate(
         check_folder(page, title_of(name), FILES)
     models = [model] if against is None else [model, against]
     splits = open_data(data, allow_pipe=allow_pipe)
-    source, said, doubts = choose_images(splits, models, said_data, split, mapped=mapping is not None)
+    source, said, doubts = choose_images(splits, [*models, *beside], said_data, split, mapped=mapping is not None)
     said = "; ".join([said, *doubts])
     choice = None
     with measuring(evaluate, model, options) as how:
@@ -180,7 +188,10 @@ def evaluate(
         opened[0] = opened[0]._replace(model=changed)
         if is_measured(options):
             opened[0], choice = _choose(opened[0], source, options, how)
-        first, *others = [_ask(each, source, how) for each in opened]  # after all are known to fit
+        opened += [_open(each, source, labels, mapping, image_size, {}, how) for each in beside]
+        asked = [_ask(each, source, how) for each in opened]  # after all are known to fit
+        first, *others = asked[: len(models)]
+        corrupted = measure_side_by_side(asked, [each.model for each in opened], severities, how) if corruptions else []
         train = training_images(splits, choose_split(splits, said_data, split), run_of(model))
         copies = None if train is None else _copies(source, train, how)
         writes = how.group.is_main
@@ -195,6 +206,9 @@ def evaluate(
         setting["preprocessing"] = f"{card.preprocessing.levels()}, {card.preprocessing.framing()}"
     setting = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in setting.items()}
     rows = results(found, run=name, data=said_data, setting={key: value for key, value in setting.items() if value})
+    if corrupted:
+        rows += results_of(corrupted, data=said_data)
+        found["corruptions"] = document_of_corrupted(corrupted)
     found |= said_passes(opened[0].model)
     time = {"seconds": round(first.found.seconds, 2), "reused": first.found.reused}
     document = document_of(

@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from typing import get_args
 
-from vitrail.config import ModelConfig, names, override, whole
+from vitrail.config import ModelConfig, ViTConfig, names, override, whole
 from vitrail.config.check import one_of
 from vitrail.config.devices import GIB, read_memory
-from vitrail.ops.cost.counts import Step, parameters
+from vitrail.ops.cost.counts import Optimizer, Step, parameters
 from vitrail.ops.cost.fit import SHARE, equal_parts, largest_batch
 from vitrail.runtime.reporter import text_table
-from vitrail.verbs.planning import AnyModel, title_and_config
+from vitrail.verbs.planning import AnyModel, check_optimizer, title_and_config
 
 BATCH = 256  # images of a step, where it is not said
 
@@ -77,8 +78,11 @@ def list_fits(
     """List what fits: every model of the zoo, or the one that is given, with these fields changed."""
     room = read_memory("fit", memory)
     size = BATCH if batch is None else whole("batch_size", batch)
-    one_of("optimizer", optimizer, ("adam", "sgd"))
+    one_of("optimizer", optimizer, get_args(Optimizer))
     found = [title_and_config(name, changes) for name in (names() if model is None else (model,))]
+    if optimizer == "muon":
+        found = [(name, config) for name, config in found if model is not None or isinstance(config, ViTConfig)]
+        check_optimizer(optimizer, found[0][1])
     rows = tuple(_fit(name, config, room, size, optimizer, device) for name, config in found)
     return Fits(memory=room, batch=size, optimizer=optimizer, device=device, rows=rows)
 

@@ -15,7 +15,7 @@ from vitrail.config import ModelConfig, as_size, name_of, override, parse, whole
 from vitrail.config.check import LARGEST, one_of, positive
 from vitrail.config.devices import GIB, DeviceRow, find_row
 from vitrail.config.given import is_checkpoint
-from vitrail.config.recipe import SGD, Adam, Training
+from vitrail.config.recipe import SGD, Adam, Muon, Training
 from vitrail.config.recipes import adjust, data_images, recipe as recipe_row
 from vitrail.errors import ConfigError
 from vitrail.models import Model
@@ -28,7 +28,7 @@ MOST_IMAGES = 10**15
 BATCH = 64  # images of a step, where neither they nor a recipe are said
 CLASSES = 1000  # of a run by a recipe, where they are not said
 AnyModel = str | os.PathLike[str] | ModelConfig | Model
-OPTIMIZERS = {"adam": Adam(), "sgd": SGD()}
+OPTIMIZERS = {"adam": Adam(), "sgd": SGD(), "muon": Muon()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +177,7 @@ def read_asked(
         plain = Training(optimizer=OPTIMIZERS[optimizer or "adam"], batch_size=BATCH, steps=1)
         training = adjust(plain, {**batch, **length})
         title, config = title_and_config(model, changes)
+        check_optimizer(optimizer, config)
         has_length = bool(length)
     else:
         if optimizer is not None:
@@ -204,6 +205,12 @@ def read_asked(
         has_length=has_length,
         fields=dict(fields),
     )
+
+
+def check_optimizer(optimizer: str | None, config: ModelConfig) -> None:
+    """Refuse Muon for a model without blocks, as training does."""
+    if optimizer == "muon" and not counts.block_matrices(config):
+        raise ConfigError("optimizer=muon is of the matrices inside a Vision Transformer's blocks. Take adam or sgd.")
 
 
 def title_and_config(model: AnyModel, changes: Mapping[str, object]) -> tuple[str, ModelConfig]:

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from vitrail.config import ModelConfig, override, parse
 from vitrail.models import Model, build, give_keys
+from vitrail.models.encoder import Block
 from vitrail.ops.cost.counts import Step, activation_bytes, peak_memory
 
 CASES: dict[str, tuple[str, dict[str, object], dict[str, Any]]] = {
@@ -116,3 +117,7 @@ def test_memory_grows_with_the_batch_and_falls_with_checkpointing_and_precision(
     assert peak_memory(config, Step(kind="infer", batch=64)).total < share * total
     adam, sgd = (peak_memory(config, Step(kind="train", batch=64, optimizer=kind)) for kind in ("adam", "sgd"))
     assert adam.moments == 2 * sgd.moments == 2 * sgd.weights
+    muon = peak_memory(config, Step(kind="train", batch=64, optimizer="muon"))
+    layers = [module for module in build(config, seed=0, device="meta").modules() if isinstance(module, Block)]
+    matrices = sum(weight.numel() for block in layers for weight in block.parameters() if weight.ndim == 2)
+    assert adam.moments - muon.moments == 4 * matrices

@@ -15,12 +15,13 @@ from vitrail.ops.cost.convolutions import FULL, Convolution, Stretch, bit_stretc
 from vitrail.ops.cost.parts import expanded, norms_around, norms_of_block, readout, readout_macs
 
 Precision = Literal["float32", "bfloat16"]
-Optimizer = Literal["adam", "sgd"]
+Optimizer = Literal["adam", "sgd", "muon"]
 Device = Literal["cpu", "cuda"]
 
 EXA = 10**18
 MASK = 1  # bytes of a dropped number's mask where samples have keys; torch's own dropout keeps a factor on the CPU
-MOMENTS = {"adam": 2, "sgd": 1}  # that an optimiser holds for every weight
+# That an optimiser holds for every weight; Muon one for those that are in the matrices of blocks.
+MOMENTS = {"adam": 2, "sgd": 1, "muon": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,9 +207,17 @@ def peak_memory(config: ModelConfig, step: Step) -> Memory:
     if step.kind == "infer":
         alive = max(stretch.forward for stretch in stretches)
         return Memory(**held, moments=0, gradients=0, activations=alive)
-    moments = MOMENTS[step.optimizer] * weights
+    moments = MOMENTS[step.optimizer] * weights - (FULL * block_matrices(config) if step.optimizer == "muon" else 0)
     gradients, activations = _backward_peak(stretches, step, checkpointing=config.checkpointing)
     return Memory(**held, moments=moments, gradients=gradients, activations=activations)
+
+
+def block_matrices(config: ModelConfig) -> int:
+    """Count the weights in the matrices of a Vision Transformer's blocks: those that Muon updates."""
+    if isinstance(config, BiTConfig):
+        return 0
+    mlp = config.width * (expanded(config) + config.mlp_width)
+    return config.layers * (4 * config.width * config.head_width * config.heads + mlp)
 
 
 def heaviest_part(config: ModelConfig) -> int:

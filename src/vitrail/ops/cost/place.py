@@ -8,8 +8,9 @@ from vitrail.config.devices import GIB, UTILIZATION, DeviceRow
 from vitrail.ops.cost.fit import SHARE, equal_parts, largest
 
 HOUR = 3600.0
-# Bytes that an update reads and writes for every weight: weights, gradients and moments, float32.
-UPDATED = {"adam": 28, "sgd": 20}
+# Bytes that an update reads and writes for every weight: weights, gradients and moments, float32; of Muon's five
+# Newton-Schulz steps the matrices in bfloat16 too.
+UPDATED = {"adam": 28, "sgd": 20, "muon": 94}
 UNITS = ((86_400.0, "days"), (HOUR, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 
 
