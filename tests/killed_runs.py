@@ -354,6 +354,17 @@ def signal_at_step(step: int, number: int, times: int = 1, pause: float = 0.0) -
     _at_step(step, send)
 
 
+def refuse_models() -> None:
+    """Fail where a model is to be opened."""
+    from vitrail.errors import DataError
+    from vitrail.verbs import predict
+
+    def fail(*args: object) -> None:
+        raise DataError("the disk of this machine is gone")
+
+    vars(predict)["open_model"] = fail
+
+
 def _at_step(step: int, do: Callable[[], None]) -> None:
     from vitrail.train import loop
 
@@ -377,6 +388,7 @@ TRICKS: dict[str, Callable[..., None]] = {
     "shell": shell_at_step,
     "nobody": become_nobody,
     "signal": signal_at_step,
+    "no model": refuse_models,
 }
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from vitrail.cli.options import (
     preparing,
     with_options_of,
 )
-from vitrail.cli.render import say, show_error
+from vitrail.cli.render import is_main, say, show_error
 from vitrail.config.given import check_usage
 from vitrail.errors import ConfigError, DataError
 
@@ -81,20 +81,22 @@ def predict(
         raise ConfigError("--json and --csv - both want standard output. Give --csv a file, or leave one of them out.")
     given = {name: value for name, value in locals().items() if name not in ("csv", "embed")}
     check_usage("predict", read_flags(given))
-    from vitrail.verbs.predict import embeddings
     from vitrail.verbs.predictions import FEATURES, Embeddings, check_file, save_features
+    from vitrail.verbs.together import embeddings, predict
 
-    if csv not in (None, "-"):
+    if csv not in (None, "-") and is_main():
         check_file(csv)
-    if embed is not None:
+    if embed is not None and is_main():
         check_file(embed, FEATURES)
-    given["images"] = [*read_paths(images)]
+    given["images"] = [*read_paths(images)] if is_main() else list(images)  # all take the first one's
     if not given["images"]:
         raise DataError("there are no paths on standard input. Write the paths of images there, one a line.")
     if embed is not None and csv is None and not as_json:
         found = call(embeddings, {name: value for name, value in given.items() if name != "top"})
     else:
-        found = call("predict", {**given, "features": embed is not None})
+        found = call(predict, {**given, "features": embed is not None})
+    if not is_main():
+        return
     if embed is not None:
         save_features(embed, found)
     if isinstance(found, Embeddings):

@@ -100,7 +100,7 @@ class Group:
 def joined(device: str | torch.device | None) -> Iterator[Group]:
     """Join the processes of torchrun where it started this one; leave at the end."""
     place = choose_device(device)
-    together = "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    together = is_together()
     if together and place.type == "cuda":
         place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
     if place.type == "cuda" and place.index is not None:
@@ -118,6 +118,11 @@ def joined(device: str | torch.device | None) -> Iterator[Group]:
         if begun:
             LEFT.append(dist.group.WORLD)
             dist.destroy_process_group()
+
+
+def is_together() -> bool:
+    """Tell whether torchrun, or what sets its variables, started this process among others."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
 def is_main_process() -> bool:
