@@ -40,6 +40,7 @@ DOORS = {
     "matplotlib": ("figures",),
     "safetensors": ("checkpoint",),
     "huggingface_hub": ("files",),
+    "fsspec": ("files.stores",),
     "typer": ("cli",),
     "rich": ("cli", "runtime.reporter"),
     "fastapi": ("serve",),

@@ -20,8 +20,9 @@ from vitrail.config.words import ANSWERS, MODEL, TRAINING, suggest
 from vitrail.config.zoo import FILE_FIELDS, boxed, names, parse, read_model_settings
 from vitrail.errors import CheckpointError, ConfigError, DataError, some_of
 from vitrail.files import home_path
+from vitrail.files.transfer import STORES
 
-ADDRESSES = ("hf:", "https://", "http://")
+ADDRESSES = ("hf:", "https://", "http://", *(f"{scheme}://" for scheme in STORES))
 BUILT_IN = ("sample", "synthetic")  # data that comes with the package, or is drawn
 NAMED = 5  # paths that a message lists
 TRAINS = ("finetune", "pretrain", "transfer", "vtab")

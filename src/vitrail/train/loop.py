@@ -128,7 +128,7 @@ def train_step(plan: Plan, state: State, batch: Batch) -> bool:
     state.optimizer.zero_grad(set_to_none=True)
     if state.average is not None and config.ema is not None:
         state.average.update(state.module, decay_at(config.ema, state.step))
-    state.epoch, state.rate, state.norm = batch.epoch, rate, norm
+    state.epoch, state.rate, state.norm = plan.feed.order.shown(batch.epoch), rate, norm
     state.step += 1
     return any(asked)
 
