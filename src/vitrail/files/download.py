@@ -14,7 +14,6 @@ from vitrail.files.atomic import cache_folder, offline_variable, open_to_append,
 from vitrail.files.hashes import sha256_of
 from vitrail.files.progress import Progress, say
 from vitrail.files.reading import read_json
-from vitrail.files.stores import copy_stored
 from vitrail.files.transfer import (
     ELSEWHERE,
     LARGEST_RECORD,
@@ -62,9 +61,18 @@ def fetch(url: str, *, quiet: bool = False) -> Path:
                 file.unlink()
             part = Part(_with(file, ".part"))
             with Progress(address.name, quiet=quiet) as progress:
-                (copy_stored if is_stored(address.url) else transfer)(address, part, progress)
+                _bring(address, part, progress)
             _keep(file, part, address)
     return file
+
+
+def _bring(address: Address, part: Part, progress: Progress) -> None:
+    if not is_stored(address.url):
+        transfer(address, part, progress)
+        return
+    from vitrail.files.stores import copy_stored  # which few need
+
+    copy_stored(address, part, progress)
 
 
 def fetch_patiently(url: str, *, quiet: bool = False) -> Path:
