@@ -8,20 +8,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from vitrail.errors import VitrailError
 from vitrail.runtime.machine import Group
+from vitrail.runtime.watch import ProcessError, name_of_process
 
 Result = TypeVar("Result")
 ROWS = 1 << 14  # sent at once
-
-
-class ProcessError(VitrailError):
-    """Another process of the run failed, or is gone."""
-
-
-def name_of_process(group: Group, rank: int, host: str = "") -> str:
-    """Name a process for people, from 0 on as torchrun does."""
-    return f"rank {rank} of {group.world_size}" + (f" ({host})" if host else "")
 
 
 def all_or_none(group: Group, do: Callable[[], Result]) -> Result:
@@ -40,7 +31,7 @@ def all_or_none(group: Group, do: Callable[[], Result]) -> Result:
         raise error
     for rank, verdict in enumerate(verdicts):
         if verdict is not None:
-            raise ProcessError(f"{name_of_process(group, rank, verdict[0])} failed: {verdict[1]}")
+            raise ProcessError(f"{name_of_process(rank, group.world_size, verdict[0])} failed: {verdict[1]}")
     return found
 
 
