@@ -28,7 +28,7 @@ NAMED = 5  # paths that a message lists
 TRAINS = ("finetune", "pretrain", "transfer", "vtab")
 # What these take beside fields of the training.
 OWN = ("data", "folder", "model", "out", "recipe", "minutes", "probe", "callbacks", "settings", "workers", "device")
-OWN += ("track", "tensorboard", "allow_pipe", "rates", "seeds", "tasks", "select", "command")
+OWN += ("track", "tensorboard", "allow_pipe", "rates", "seeds", "tasks", "select", "command", "elastic")
 TRAINED = ("evaluate", "fewshot", "verify", "predict", "inspect", "export", "optimize")  # what these measure is weights
 LAYOUTS = ("vitrail", "google", "timm", "hf", "torchvision")  # that weights are written in
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -128,7 +129,8 @@ def joined(device: str | torch.device | None) -> Iterator[Group]:
     try:
         hosts = dist.new_group(backend="gloo", timeout=PATIENCE) if place.type == "cuda" else None
         rank, ranks = dist.get_rank(), dist.get_world_size()
-        with nullcontext() if ranks == 1 else watched(lambda: Watch(rank, ranks)) as watch:
+        token = Group(device=place, rank=rank, world_size=ranks, hosts=hosts).broadcast(secrets.token_hex(8))
+        with nullcontext() if ranks == 1 else watched(lambda: Watch(rank, ranks, token)) as watch:
             yield Group(device=place, rank=rank, world_size=ranks, hosts=hosts, watch=watch)
     finally:
         if begun:

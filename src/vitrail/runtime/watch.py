@@ -5,7 +5,6 @@ carries its messages fails, it reads there who is gone, hangs or has failed, and
 """
 
 import contextlib
-import itertools
 import json
 import os
 import platform
@@ -34,7 +33,6 @@ PATIENCE = "VITRAIL_PATIENCE"  # the variable that says otherwise
 TRANSPORT = re.compile(r"gloo|NCCL|Connection (closed|reset)|Broken pipe|[Tt]imed out|recv(Bytes|Value)|store", re.I)
 ENDED, AS = "it ended", "ended as "  # what is said of a process that left; the second where another is the reason
 LONGEST = 300  # signs of a reason
-joins = itertools.count()  # the same number in all processes, which join in the same order
 
 
 class ProcessError(VitrailError):
@@ -58,7 +56,7 @@ def name_of_process(rank: int, ranks: int, host: str = "") -> str:
 class Watch:
     """Beats for this process, and looks after the others."""
 
-    def __init__(self, rank: int, ranks: int) -> None:
+    def __init__(self, rank: int, ranks: int, token: str) -> None:
         self.rank, self.ranks, self.patience, self.gone = rank, ranks, PATIENT, GONE
         self.beats = self.turns = 0
         self.reason: str | None = None
@@ -67,12 +65,12 @@ class Watch:
         self.ended = threading.Event()
         self.lock = threading.Lock()  # a store answers one at a time
         self.heard: dict[int, tuple[Seen, float]] = {}  # of the others, and when it last changed
-        restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         store = TCPStore(*where, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=30))
-        self.store = PrefixStore(f"vitrail-{os.environ.get('TORCHELASTIC_RUN_ID', '')}-{restart}", store)
-        join = next(joins)
-        self.key, self.failed = f"{join}/{{}}", f"{join}/failed"
+        self.store = PrefixStore(
+            f"vitrail-{token}", store
+        )  # of this meeting alone: torchrun keeps one store for several
+        self.key, self.failed = "{}", "failed"
         self.beat()
         self.thread = threading.Thread(target=self.keep, name="vitrail-watch", daemon=True)
         self.thread.start()
