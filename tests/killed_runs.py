@@ -207,6 +207,10 @@ def begin(main: Callable[..., Any], asked: dict[str, Any], said: str, rank: int)
         name, *values = asked.get("trick") or ["nothing"]
         if asked.get("quick"):
             watch_quickly()
+        if "shards" in asked:
+            from vitrail.train import sharded
+
+            sharded.FROM = asked["shards"]
         TRICKS[name](*values) if rank == asked.get("on", 0) else None
         status = main(asked["arguments"])
     except SystemExit as error:

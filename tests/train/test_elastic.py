@@ -100,9 +100,9 @@ def test_ranks_that_are_killed_cost_at_most_the_steps_of_a_checkpoint(
 @pytest.mark.slow
 def test_a_machine_that_joins_and_one_that_leaves_change_nothing(runs: Runs, images: Path, tmp_path: Path) -> None:
     alone, out, said = tmp_path / "alone", tmp_path / "run", tmp_path / "said"
-    steps = 2000
-    assert runs(arguments(images, alone, steps=steps, changed=CHANGED)).status == 0
-    command = arguments(images, out, "--elastic", steps=steps, changed=CHANGED)
+    steps, changed = 1000, {**CHANGED, "save_every": 100, "log_every": 5}
+    assert runs(arguments(images, alone, steps=steps, changed=changed), limit=PATIENCE).status == 0
+    command = arguments(images, out, "--elastic", steps=steps, changed=changed)
     port = free_port()
     meet = ["--nnodes", "1:2", "--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-id", "many"]
     meet += ["--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-conf", "last_call_timeout=1,join_timeout=60"]

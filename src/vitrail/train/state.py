@@ -282,6 +282,13 @@ class State:
         weights = merge(self.model, weights) if keeps else weights
         return weights, {name: value for name, value in counting.items() if name.startswith(OBJECTIVE)}, others
 
+    def take_document(self, document: Mapping[str, Any]) -> None:
+        """Become what `document` gave."""
+        self.best = None if document["best"] is None else _best(**document["best"])
+        self.metrics = {name: float(value) for name, value in document["metrics"].items()}
+        self.bad = [Skip(**skip) for skip in document["bad"]]
+        self.step, self.stale = (whole(name, document[name], least=0) for name in ("step", "stale"))
+
     @torch.no_grad()
     def restore(self, document: Mapping[str, Any], weights: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> None:
         """Become what was saved; a state of another run raises one of `DAMAGE`."""
@@ -303,10 +310,7 @@ class State:
         for target, value in everything:  # all of them before any is changed
             if target.shape != value.shape:
                 raise ValueError(f"a tensor of {tuple(value.shape)} where {tuple(target.shape)} is expected")
-        self.best = None if document["best"] is None else _best(**document["best"])
-        self.metrics = {name: float(value) for name, value in document["metrics"].items()}
-        self.bad = [Skip(**skip) for skip in document["bad"]]
-        self.step, self.stale = (whole(name, document[name], least=0) for name in ("step", "stale"))
+        self.take_document(document)
         for target, value in pairs:
             target.copy_(distribute_like(value, target))
         for parameter, found in memories:
