@@ -4,8 +4,8 @@
 
 Full training steps (forward, loss, backward, clip, update; bfloat16 under autocast and compiled on a GPU, AdamW fused)
 on images that lie on the device: the plain module and the one shared out by its blocks, in turns, so that both see the
-same clocks. Then steps of the latter while a checkpoint in parts is on its way to `--folder`, against those without. What
-is asked for: at least 0.97 of the plain rate, and at most 5 % more for a step in which a checkpoint is written.
+same clocks. Then steps of the latter while a checkpoint in parts is on its way to `--folder`, against those without.
+What is asked for: at least 0.97 of the plain rate, and at most 5 % more for a step in which a checkpoint is written.
 """
 
 import argparse
@@ -127,9 +127,9 @@ def save(given: argparse.Namespace, group: Group, folder: Path, step: Callable[[
         each = statistics.fmean(meanwhile) if meanwhile else alone
         cost = (stopped + len(meanwhile) * (each - alone)) / (given.every * alone)
         say(
-            f"checkpoint {number + 1}: {size / 1e9:.2f} GB in {total:.1f} s, of which the training stood {stopped:.2f} s; a "
-            f"step takes {each:.4f} s meanwhile, {alone:.4f} s without: {each / alone - 1:+.1%} (at most 5 % is asked); "
-            f"every {given.every} steps that costs {cost:.2%}",
+            f"checkpoint {number + 1}: {size / 1e9:.2f} GB in {total:.1f} s; the training stood {stopped:.2f} s; a step "
+            f"takes {each:.4f} s meanwhile, {alone:.4f} s without: {each / alone - 1:+.1%} (at most 5 % is asked "
+            f"for); every {given.every} steps that costs {cost:.2%}",
         )
 
 
