@@ -127,8 +127,8 @@ def save(given: argparse.Namespace, group: Group, folder: Path, step: Callable[[
         each = statistics.fmean(meanwhile) if meanwhile else alone
         cost = (stopped + len(meanwhile) * (each - alone)) / (given.every * alone)
         say(
-            f"checkpoint {number + 1}: {size / 1e9:.2f} GB in {total:.1f} s; the training stood {stopped:.2f} s; a step "
-            f"takes {each:.4f} s meanwhile, {alone:.4f} s without: {each / alone - 1:+.1%} (at most 5 % is asked "
+            f"checkpoint {number + 1}: {size / 1e9:.2f} GB in {total:.1f} s; the training stood {stopped:.2f} s; a "
+            f"step takes {each:.4f} s meanwhile, {alone:.4f} s without: {each / alone - 1:+.1%} (at most 5 % is asked "
             f"for); every {given.every} steps that costs {cost:.2%}",
         )
 
