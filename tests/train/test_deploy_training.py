@@ -47,11 +47,8 @@ def test_the_job_of_slurm_asks_for_what_it_uses(
 ) -> None:
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     text = (DEPLOY / "slurm.sbatch").read_text()
-    asked = dict(
-        line.split(" ", 1)[1].removeprefix("--").partition("=")[::2]
-        for line in text.splitlines()
-        if line.startswith("#SBATCH")
-    )
+    lines = [line.removeprefix("#SBATCH --") for line in text.splitlines() if line.startswith("#SBATCH")]
+    asked: dict[str, str] = {name: value for name, _, value in (line.partition("=") for line in lines)}
     assert asked["ntasks-per-node"] == "1"  # torchrun starts the others
     assert asked["signal"] == "TERM@120"  # the run saves, and the job is queued again
     assert "requeue" in asked
