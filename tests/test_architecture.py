@@ -27,7 +27,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "inspection",
         "evaluation",
         "verbs",
-        "serve studies exports",
+        "serve studies exports ray",
         "cli",
     )
 )
@@ -41,6 +41,7 @@ DOORS = {
     "safetensors": ("checkpoint",),
     "huggingface_hub": ("files",),
     "fsspec": ("files.stores",),
+    "ray": ("ray",),
     "typer": ("cli",),
     "rich": ("cli", "runtime.reporter"),
     "fastapi": ("serve",),
