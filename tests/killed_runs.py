@@ -205,7 +205,13 @@ def begin(main: Callable[..., Any], asked: dict[str, Any], said: str, rank: int)
     status = 70
     try:
         name, *values = asked.get("trick") or ["nothing"]
-        TRICKS[name](*values) if rank == 0 else None
+        if asked.get("quick"):
+            watch_quickly()
+        if "shards" in asked:
+            from vitrail.train import sharded
+
+            sharded.FROM = asked["shards"]
+        TRICKS[name](*values) if rank == asked.get("on", 0) else None
         status = main(asked["arguments"])
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
@@ -354,6 +360,45 @@ def signal_at_step(step: int, number: int, times: int = 1, pause: float = 0.0) -
     _at_step(step, send)
 
 
+def watch_quickly() -> None:
+    """Find soon who is gone or hangs, as other processes do after many seconds."""
+    from vitrail.runtime import watch
+
+    watch.BEAT, watch.SURE, watch.GONE = 0.1, 1.0, 2.0
+    os.environ[watch.PATIENCE] = "3"
+
+
+def fail_at_step(step: int) -> None:
+    """Fail in a way of one's own, in a step."""
+
+    def fail() -> None:
+        raise ValueError("this memory is damaged")
+
+    _at_step(step, fail)
+
+
+def spoil_step(step: int) -> None:
+    """Have a loss that is no number, in a step."""
+    from vitrail.train import loop
+
+    def spoil() -> None:
+        real = loop.micro_step
+        loop.__dict__.update(micro_step=lambda *given: real(*given) * float("nan"))
+
+    _at_step(step, spoil)
+
+
+def refuse_models() -> None:
+    """Fail where a model is to be opened."""
+    from vitrail.errors import DataError
+    from vitrail.verbs import predict
+
+    def fail(*args: object) -> None:
+        raise DataError("the disk of this machine is gone")
+
+    predict.__dict__["open_model"] = fail
+
+
 def _at_step(step: int, do: Callable[[], None]) -> None:
     from vitrail.train import loop
 
@@ -377,6 +422,11 @@ TRICKS: dict[str, Callable[..., None]] = {
     "shell": shell_at_step,
     "nobody": become_nobody,
     "signal": signal_at_step,
+    "no model": refuse_models,
+    "fail": fail_at_step,
+    "nan": spoil_step,
+    "sleep": lambda step: _at_step(step, lambda: time.sleep(100)),
+    "kill": lambda step, number: _at_step(step, lambda: os.kill(os.getpid(), number)),
 }
 
 if __name__ == "__main__":

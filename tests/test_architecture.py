@@ -28,7 +28,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "inspection",
         "evaluation",
         "verbs",
-        "serve studies exports",
+        "serve studies exports ray",
         "cli",
     )
 )
@@ -42,6 +42,8 @@ DOORS = {
     "matplotlib": ("figures",),
     "safetensors": ("checkpoint",),
     "huggingface_hub": ("files",),
+    "fsspec": ("files.stores",),
+    "ray": ("ray",),
     "typer": ("cli",),
     "rich": ("cli", "runtime.reporter"),
     "fastapi": ("serve",),

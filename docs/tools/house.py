@@ -11,6 +11,7 @@ WORDS = {
     "serve": "models by HTTP",
     "studies": "the paper's tables and figures",
     "exports": "files that other programs run",
+    "ray": "Ray's machines",
     "verbs": "one function for each command",
     "evaluation": "accuracy, few shots, transfer, VTAB",
     "inspection": "what a model looks at",

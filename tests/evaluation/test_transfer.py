@@ -12,8 +12,8 @@ from vitrail.data.source import Source
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.evaluation.results import read_results
 from vitrail.evaluation.transfer import TransferPlan, transfer
+from vitrail.train.guard import DivergedError
 from vitrail.train.run import Outcome
-from vitrail.train.state import DivergedError
 from vitrail.train.task import Task
 
 TRAIN, VAL, TEST = 41, 13, 17

@@ -1,5 +1,6 @@
 """Loopback servers that can misbehave on purpose: of single files, and of the Hub's protocol."""
 
+import contextlib
 import hashlib
 import json
 import re
@@ -27,6 +28,7 @@ class Served:
     shift: int = 0  # how far a range starts from where it should
     cuts: list[int] = field(default_factory=list)  # bytes after which each answer ends, the first first
     headers: dict[str, str] = field(default_factory=dict)
+    drip: float = 0.0  # seconds between any two bytes
 
 
 @dataclass
@@ -46,6 +48,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.files: dict[str, Served] = {}
         self.asked: list[Asked] = []
+        self.stopping = threading.Event()
 
     @property
     def address(self) -> str:
@@ -68,6 +71,7 @@ class Server(ThreadingHTTPServer):
             thread.join()
 
     def stop(self) -> None:
+        self.stopping.set()
         self.shutdown()
         self.server_close()
 
@@ -142,6 +146,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.close_connection = True
         if self.command == "HEAD":
+            return
+        for byte in body if served.drip else ():
+            with contextlib.suppress(OSError):  # whom it served is gone
+                self.wfile.write(bytes([byte]))
+            if self.server.stopping.wait(served.drip):
+                return
+        if served.drip:
             return
         cut = served.cuts.pop(0) if served.cuts else len(body)
         if served.chunked:

@@ -216,3 +216,57 @@ def test_counts_of_each_process_add_up_for_any_number_of_them() -> None:
     sums = torch.tensor([1.0, 2.0, 3.0])
     assert gather_over_ranks(sums).tolist() == [[1.0, 2.0, 3.0]]
     assert take_own_rank(torch.stack([sums, sums, sums])).tolist() == [3.0, 6.0, 9.0]
+
+
+# Checkpoints whose parts every rank writes, of models that are large.
+
+
+def in_parts(images: Path, out: Path) -> list[str]:
+    """Give the command of a run whose parts mix in the same blocks on one, two, three and four ranks."""
+    return arguments(images, out, steps=STEPS, batch=24, changed={**CHANGED, "parallel": "fsdp"})
+
+
+@pytest.mark.parametrize(
+    ("first", "then"), [(2, 1), *(pytest.param(4, ranks, marks=pytest.mark.slow) for ranks in (1, 3, 4))]
+)
+def test_parts_of_some_ranks_are_read_by_any_number(
+    first: int, then: int, runs: Runs, images: Path, tmp_path: Path
+) -> None:
+    out, one = tmp_path / "run", tmp_path / "one"
+    assert runs(in_parts(images, one)).status == 0
+    ended = runs.all(in_parts(images, out), ranks=first, trick=["signal", 3, signal.SIGTERM], shards=0)
+    assert ended[0].status == 130, ended
+    path = out / "checkpoints" / "step-000000004"
+    names = {file.name for file in path.iterdir()}
+    assert names == {".metadata", "state.json", "SHA256SUMS", *(f"__{rank}_0.distcp" for rank in range(first))}
+    said = all_end(runs, in_parts(images, out), ranks=then, shards=0)[0]
+    assert "resuming from step 4 of 8" in said
+    shutil.rmtree(path, ignore_errors=True)
+    check_equal(one, out)
+
+
+@pytest.mark.slow
+def test_parts_that_are_damaged_are_passed_over(runs: Runs, images: Path, tmp_path: Path) -> None:
+    out, one = tmp_path / "run", tmp_path / "one"
+    assert runs(in_parts(images, one)).status == 0
+    runs.all(in_parts(images, out), ranks=2, trick=["signal", 6, signal.SIGTERM], shards=0)
+    assert steps_of(out) == [5, 7]
+    file = out / "checkpoints" / "step-000000007" / "__1_0.distcp"
+    os.truncate(file, file.stat().st_size // 2)
+    said = all_end(runs, in_parts(images, out), shards=0)[0]
+    assert "step-000000007 is damaged" in said
+    assert "resuming from step 5 of 8" in said
+    check_equal(one, out)
+
+
+@pytest.mark.slow
+def test_killed_while_it_saves_parts_a_run_ends_with_the_same_bits(runs: Runs, images: Path, tmp_path: Path) -> None:
+    out, whole = tmp_path / "run", tmp_path / "whole"
+    changed = {**CHANGED, "parallel": "fsdp", "save_every": 1}
+    all_end(runs, arguments(images, whole, steps=20, batch=28, changed=changed), shards=0)
+    command = arguments(images, out, steps=20, batch=28, changed=changed)
+    for moment in (0.9, 1.3, 1.7, 2.1):
+        runs.all(command, ranks=2, signals=[(moment, signal.SIGKILL)], shards=0)
+    all_end(runs, command, shards=0)
+    assert result(out) == result(whole)
+    assert {Path(path).name for path in leftovers(out)} == {".metadata"}  # torch's own name

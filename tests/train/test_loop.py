@@ -23,11 +23,12 @@ from vitrail.ops.random import Purpose, key, mix
 from vitrail.runtime.class_token import ClassTokenForward
 from vitrail.runtime.machine import Group
 from vitrail.runtime.reporter import SILENT, Reporter
+from vitrail.train.guard import DivergedError
 from vitrail.train.loop import Chore, accumulate, micro_step, sample_keys, split_micro_batches, train, train_step
 from vitrail.train.objective import Classification
 from vitrail.train.prepare import Ready, called, prepare
 from vitrail.train.run import run
-from vitrail.train.state import DivergedError, State, gradients
+from vitrail.train.state import State, gradients
 from vitrail.train.task import Parts, Task
 
 CLASSES = ("ant", "bee", "cat", "dog", "elk")

@@ -261,3 +261,19 @@ def test_the_command_refuses_such_a_model_before_images_are_hashed(
     assert main([*command, "--out", str(out)]) == 1
     assert "a BiT has none. Take another model." in " ".join(capsys.readouterr().err.split())
     assert not out.exists()
+
+
+def test_of_more_images_than_are_looked_through_those_to_choose_by_are_drawn_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = images_of(60)
+    monkeypatch.setattr("vitrail.train.task.LARGEST", 50)
+    monkeypatch.setattr(type(source), "read", lambda *_: pytest.fail("an image was read"))
+    cut = cut_dev({"train": source}, 0.2, tmp_path / CUT)
+    assert cut is not None
+    assert sorted(np.concatenate(cut).tolist()) == list(range(60))
+    assert len(cut[1]) == 12
+    assert cut[1].max() - cut[1].min() > 30  # from everywhere
+    again = cut_dev({"train": source}, 0.2, tmp_path / CUT)
+    assert again is not None
+    assert again[1].tolist() == cut[1].tolist()

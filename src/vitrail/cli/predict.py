@@ -26,7 +26,7 @@ from vitrail.cli.options import (
     preparing,
     with_options_of,
 )
-from vitrail.cli.render import say, show_error
+from vitrail.cli.render import is_main, say, show_error
 from vitrail.config.given import check_usage
 from vitrail.errors import ConfigError, DataError
 
@@ -95,25 +95,27 @@ def predict(
     check_usage("predict", read_flags(given))
     from vitrail.verbs.dense import task_of
     from vitrail.verbs.dense_predict import DensePredictions
-    from vitrail.verbs.predict import embeddings
     from vitrail.verbs.predictions import FEATURES, Embeddings, check_file, save_features
+    from vitrail.verbs.together import embeddings, predict
 
     task = task_of(model)
     if task is None and out is not None:
         raise ConfigError("--out is of models that segment or detect; this one classifies. Take --csv or --embed.")
     if task is not None and csv is not None:
         raise ConfigError(f"--csv is of classes of images; the model was trained to {task}. Take --out or --json.")
-    if csv not in (None, "-"):
+    if csv not in (None, "-") and is_main():
         check_file(csv)
-    if embed is not None:
+    if embed is not None and is_main():
         check_file(embed, FEATURES)
-    given["images"] = [*read_paths(images)]
+    given["images"] = [*read_paths(images)] if is_main() else list(images)  # all take the first one's
     if not given["images"]:
         raise DataError("there are no paths on standard input. Write the paths of images there, one a line.")
     if embed is not None and csv is None and not as_json:
         found = call(embeddings, {name: value for name, value in given.items() if name not in OF_ANSWERS})
     else:
-        found = call("predict", {**given, "features": embed is not None})
+        found = call(predict, {**given, "features": embed is not None})
+    if not is_main():
+        return
     if embed is not None:
         save_features(embed, found)
     if isinstance(found, Embeddings):

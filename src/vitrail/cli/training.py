@@ -75,6 +75,13 @@ Track = Annotated[
     str | None, option("Show the log there too: wandb, mlflow, tensorboard.", metavar="TRACKER,...", default="none")
 ]
 Board = Annotated[bool, option("The same as --track tensorboard.", "--tensorboard")]
+Elastic = Annotated[
+    bool,
+    option(
+        "Processes may die and join: torchrun --max-restarts begins the others anew from the last checkpoint.",
+        "--elastic",
+    ),
+]
 Rates = Annotated[
     str | None, option("Learning rates to choose from.", metavar="RATE,...", default="the recipe's, those of Table 4")
 ]
@@ -116,6 +123,7 @@ def finetune(
     seed: Seed = None,
     track: Track = None,
     tensorboard: Board = False,
+    elastic: Elastic = False,
     allow_pipe: Pipe = False,
     **options: Any,  # noqa: ANN401
 ) -> None:

@@ -19,14 +19,15 @@ from vitrail.config.words import ANSWERS, MODEL, TRAINING, suggest
 from vitrail.config.zoo import EVERY_PART, FILE_FIELDS, boxed, names, parse, read_model_settings, row
 from vitrail.errors import CheckpointError, ConfigError, DataError, some_of
 from vitrail.files import home_path
+from vitrail.files.transfer import STORES
 
-ADDRESSES = ("hf:", "https://", "http://")
+ADDRESSES = ("hf:", "https://", "http://", *(f"{scheme}://" for scheme in STORES))
 BUILT_IN = ("sample", "synthetic")  # data that comes with the package, or is drawn
 NAMED = 5  # paths that a message lists
 TRAINS = ("finetune", "pretrain", "transfer", "vtab", "selftrain")
 # What these take beside fields of the training.
 OWN = ("data", "folder", "model", "out", "recipe", "minutes", "probe", "callbacks", "settings", "workers", "device")
-OWN += ("track", "tensorboard", "allow_pipe", "rates", "seeds", "tasks", "select", "command")
+OWN += ("track", "tensorboard", "allow_pipe", "rates", "seeds", "tasks", "select", "command", "elastic")
 OF_SELFTRAIN = ("unlabeled", "teacher", "rounds", "confidence", "balance", "per_class", "noise")
 TRAINED = ("evaluate", "fewshot", "verify", "predict", "inspect", "export", "optimize")  # what these measure is weights
 LAYOUTS = ("vitrail", "google", "timm", "hf", "torchvision")  # that weights are written in

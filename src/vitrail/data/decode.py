@@ -249,7 +249,7 @@ def encode(pixels: Pixels, kind: str = "PNG", quality: int = 90) -> bytes:
 def resize_by_boxes(pixels: Pixels, size: tuple[int, int]) -> Pixels:
     """Resize to (height, width) by means of the pixels in each box, as the image library does."""
     parts = [Image.fromarray(np.ascontiguousarray(pixels[:, :, place])) for place in range(pixels.shape[2])]
-    return np.stack([np.asarray(part.resize(size[::-1], Image.Resampling.BOX)) for part in parts], axis=2)
+    return np.stack([np.asarray(part.resize((size[1], size[0]), Image.Resampling.BOX)) for part in parts], axis=2)
 
 
 def crop_by_library(data: bytes, box: Box, size: tuple[int, int]) -> Pixels:

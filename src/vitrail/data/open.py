@@ -18,7 +18,7 @@ from vitrail.data.sources.synthetic import SyntheticSource
 from vitrail.data.sources.table import table_splits
 from vitrail.data.sources.tar import TarSource
 from vitrail.errors import DataError
-from vitrail.files import fetch_dataset, home_path, reading
+from vitrail.files import fetch_dataset, home_path, is_remote, reading
 
 _reading = partial(reading.refusing, kind=DataError, unread="cannot be read as images", cure=" Check the path.")
 
@@ -49,7 +49,7 @@ def open_data(
         return sample_splits()
     if text == "synthetic":
         return {split: SyntheticSource(count, 64, seed=seed) for seed, (split, count) in enumerate(SYNTHETIC.items())}
-    if text.startswith(("https://", "http://")):
+    if is_remote(text):
         return {"all": open_remote(text, unlabeled=unlabeled)}
     if text.startswith("pipe:") or ("{" in text and text.endswith(".tar")):
         return {"all": TarSource(text, unlabeled=unlabeled, allow_pipe=allow_pipe)}

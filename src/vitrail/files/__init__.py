@@ -11,11 +11,12 @@ from vitrail.files.atomic import (
     write_bytes,
     writing,
 )
-from vitrail.files.download import fetch, fetch_if_there, place_of, recorded_sum
+from vitrail.files.download import fetch, fetch_if_there, fetch_patiently, place_of, recorded_sum
 from vitrail.files.hashes import SUMS, fingerprint_of, image_hash, listed_sums, short_hash, verify_sums, write_sums
 from vitrail.files.hub import fetch_dataset, fetch_repository
 from vitrail.files.public import fetch_public
 from vitrail.files.reading import open_regular, parse_json, read_arrays, read_json, read_json_lines, read_regular
+from vitrail.files.transfer import is_remote
 
 __all__ = [
     "SUMS",
@@ -25,11 +26,13 @@ __all__ = [
     "fetch",
     "fetch_dataset",
     "fetch_if_there",
+    "fetch_patiently",
     "fetch_public",
     "fetch_repository",
     "fingerprint_of",
     "home_path",
     "image_hash",
+    "is_remote",
     "listed_sums",
     "new_folder",
     "open_regular",

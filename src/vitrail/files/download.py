@@ -3,16 +3,29 @@
 import contextlib
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from vitrail.errors import CheckpointError
+from vitrail.files import transfer as transfers
 from vitrail.files.atomic import cache_folder, offline_variable, open_to_append, sync, write_bytes, writing
 from vitrail.files.hashes import sha256_of
 from vitrail.files.progress import Progress, say
 from vitrail.files.reading import read_json
-from vitrail.files.transfer import ELSEWHERE, LARGEST_RECORD, Address, Part, RefusedError, parse, transfer
+from vitrail.files.transfer import (
+    ELSEWHERE,
+    LARGEST_RECORD,
+    Address,
+    BusyError,
+    Part,
+    RefusedError,
+    UnavailableError,
+    is_stored,
+    parse,
+    transfer,
+)
 
 try:
     import fcntl
@@ -22,6 +35,7 @@ except ImportError:  # Windows
 
 # What a server says of a file that is not there; stores that do not list their files say 403.
 ABSENT = (403, 404, 410)
+LATER = 8  # times the first pauses, of those after them
 
 
 def fetch(url: str, *, quiet: bool = False) -> Path:
@@ -47,9 +61,29 @@ def fetch(url: str, *, quiet: bool = False) -> Path:
                 file.unlink()
             part = Part(_with(file, ".part"))
             with Progress(address.name, quiet=quiet) as progress:
-                transfer(address, part, progress)
+                _bring(address, part, progress)
             _keep(file, part, address)
     return file
+
+
+def _bring(address: Address, part: Part, progress: Progress) -> None:
+    if not is_stored(address.url):
+        transfer(address, part, progress)
+        return
+    from vitrail.files.stores import copy_stored  # which few need
+
+    copy_stored(address, part, progress)
+
+
+def fetch_patiently(url: str, *, quiet: bool = False) -> Path:
+    """Bring a file as `fetch` does, asking again for a while where it does not come now: a run depends on it."""
+    for pause in (*transfers.PAUSES, *(LATER * pause for pause in transfers.PAUSES)):
+        try:
+            return fetch(url, quiet=quiet)
+        except (BusyError, UnavailableError) as error:
+            say(f"{error} It is asked for again in {pause:.0f} s.")
+            time.sleep(pause)
+    return fetch(url, quiet=quiet)
 
 
 def fetch_if_there(url: str) -> Path | None:

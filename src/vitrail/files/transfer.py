@@ -23,6 +23,10 @@ from vitrail.files.reading import read_json
 PAUSES = (1.0, 2.0, 4.0, 8.0)  # seconds before each further try
 TIMEOUT = 30.0  # seconds without a byte
 CHUNK = 1 << 20
+SLOW, LEAST = 30.0, 1 << 14  # seconds in which fewer bytes than these are as good as none: asked for again
+BUSY = (408, 425, 429)  # what a server says that may give the file later, beside its own failures
+REMOTE = ("https://", "http://")
+STORES = ("s3", "gs", "gcs", "az", "abfs", "hf", "memory")  # schemes that fsspec opens
 LARGEST_RECORD = 1 << 16  # bytes
 LONGEST_TAG = 1000  # signs of what a server calls a version
 ELSEWHERE = "or download the file elsewhere and give its path"
@@ -43,9 +47,20 @@ class Address:
     sha256: str | None
 
 
+def is_stored(text: str) -> bool:
+    """Tell an address in an object store, such as s3://BUCKET/NAME."""
+    scheme, colon, _ = text.partition("://")
+    return bool(colon) and scheme in STORES
+
+
+def is_remote(text: str) -> bool:
+    """Tell an address that is fetched: of a server, or in an object store."""
+    return text.startswith(REMOTE) or is_stored(text)
+
+
 def parse(url: str) -> Address:
-    """Read `https://HOST/PATH[#sha256=HEX]`; anything that is not safe to fetch is refused."""
-    parts = _split(url)
+    """Read `https://HOST/PATH[#sha256=HEX]`, or s3:// and its like; what is not safe to fetch is refused."""
+    parts = urlsplit(url) if is_stored(url) else _split(url)
     match = SUM.fullmatch(parts.fragment)
     if parts.fragment and match is None:
         raise CheckpointError(
@@ -53,10 +68,14 @@ def parse(url: str) -> Address:
             "Correct the checksum, or leave it out."
         )
     # Letters beyond ASCII are legal in what people paste and illegal in a request.
-    plain = parts._replace(
-        path=quote(parts.path or "/", safe="/%:@!$&'()*+,;=~"),
-        query=quote(parts.query, safe="/%:@!$&'()*+,;=~?"),
-        fragment="",
+    plain = (
+        parts._replace(fragment="")
+        if is_stored(url)
+        else parts._replace(
+            path=quote(parts.path or "/", safe="/%:@!$&'()*+,;=~"),
+            query=quote(parts.query, safe="/%:@!$&'()*+,;=~?"),
+            fragment="",
+        )
     )
     name = _name(parts.path)
     return Address(
@@ -156,6 +175,14 @@ class RefusedError(CheckpointError):
         self.code = code  # of HTTP
 
 
+class BusyError(RefusedError):
+    """The server does not give the file now; it may later."""
+
+
+class UnavailableError(CheckpointError):
+    """The file did not come; it may when it is asked for again."""
+
+
 class _CutError(Exception):
     """The connection ended before the file did."""
 
@@ -189,11 +216,11 @@ def transfer(address: Address, part: Part, progress: Progress) -> None:
             _receive(address, part, progress)
         except _CutError as cut:
             if tried == 0 and isinstance(cut, _UnreachableError):
-                raise CheckpointError(
+                raise UnavailableError(
                     f"cannot reach {address.host} for {address.shown}: {cut}. Check the connection, {ELSEWHERE}."
                 ) from cut
             if tried == len(PAUSES):
-                raise CheckpointError(
+                raise UnavailableError(
                     f"the download of {address.shown} was cut {tried + 1} times: {cut}. "
                     f"Run again: it continues at {part.state()[0]:,} bytes."
                 ) from cut
@@ -217,7 +244,8 @@ def _receive(address: Address, part: Part, progress: Progress) -> None:
                     return  # all was there already
                 part.clear()
                 raise _CutError("the server's file is another than before") from error
-            raise RefusedError(_refusal(error.code, address), error.code) from error
+            kind = BusyError if error.code in BUSY or error.code >= 500 else RefusedError
+            raise kind(_refusal(error.code, address), error.code) from error
     except (OSError, http.client.HTTPException) as error:
         raise _UnreachableError(str(getattr(error, "reason", error)) or type(error).__name__) from error
     with response:
@@ -228,7 +256,7 @@ def _receive(address: Address, part: Part, progress: Progress) -> None:
             part.begin(address.shown, _validator(response.headers), total)
         else:
             raise CheckpointError(f"{address.shown}: expected a file; the server answered HTTP {response.status}.")
-        _check_space(part.path.parent, (total or 0) - done, address)
+        check_space(part.path.parent, (total or 0) - done, address)
         progress.begin(done, total)
         _append(response, part, progress)
     size = part.path.stat().st_size
@@ -239,8 +267,13 @@ def _receive(address: Address, part: Part, progress: Progress) -> None:
 
 
 def _append(response: http.client.HTTPResponse, part: Part, progress: Progress) -> None:
+    clock, came = time.monotonic(), 0  # since when, and how much since then
     with writing(part.path), open_to_append(part.path) as file:
         while True:
+            if (passed := time.monotonic() - clock) > SLOW:
+                if came < LEAST:
+                    raise _CutError(f"only {came:,} bytes came in {passed:.0f} s")
+                clock, came = time.monotonic(), 0
             try:
                 chunk = response.read1(CHUNK)
             except (OSError, http.client.HTTPException) as error:
@@ -248,6 +281,7 @@ def _append(response: http.client.HTTPResponse, part: Part, progress: Progress) 
             if not chunk:
                 return
             file.write(chunk)
+            came += len(chunk)
             progress.advance(len(chunk))
 
 
@@ -280,7 +314,8 @@ def _check_continued(headers: Message, part: Part, done: int, validator: str, to
     return end
 
 
-def _check_space(folder: Path, needed: int, address: Address) -> None:
+def check_space(folder: Path, needed: int, address: Address) -> None:
+    """Refuse what the disk has no room for."""
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise CheckpointError(

@@ -2,8 +2,9 @@
 
 import ctypes
 import os
+import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +23,7 @@ from vitrail.models import find_device
 from vitrail.models.objectives import decoder_config, outputs_of
 from vitrail.ops.cost.counts import FULL, MOMENTS, Optimizer, Step, parameters, peak_memory
 from vitrail.ops.cost.fit import SHARE as SHARE, equal_parts, largest
+from vitrail.runtime.watch import Watch, watched
 
 Result = TypeVar("Result")
 MEMINFO, STATM, CGROUP = Path("/proc/meminfo"), Path("/proc/self/statm"), Path("/sys/fs/cgroup")
@@ -42,6 +44,15 @@ class Group:
     rank: int = 0
     world_size: int = 1
     hosts: Any = None  # the group that exchanges what the CPU holds, where the default one is of GPUs
+    watch: Watch | None = None  # that looks after the others
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Wait for all others, and be counted as one who does."""
+        return nullcontext() if self.watch is None else self.watch.waiting()
+
+    def training(self) -> AbstractContextManager[None]:
+        """Wait for them less long meanwhile."""
+        return nullcontext() if self.watch is None else self.watch.training()
 
     @property
     def is_main(self) -> bool:
@@ -54,14 +65,16 @@ class Group:
             return [list(numbers)]
         own = torch.tensor(numbers, dtype=torch.float64)
         found = [torch.empty_like(own) for _ in range(self.world_size)]
-        dist.all_gather(found, own, group=self.hosts)
+        with self.turn():
+            dist.all_gather(found, own, group=self.hosts)
         return [part.tolist() for part in found]
 
     def all_reduce_sum(self, tensor: Tensor) -> Tensor:
         """Add a tensor up over all ranks; the given one stays."""
         if self.world_size > 1:
             tensor = tensor.clone()
-            dist.all_reduce(tensor)
+            with self.turn():
+                dist.all_reduce(tensor)
         return tensor
 
     def all_gather(self, thing: Any) -> list[Any]:  # noqa: ANN401
@@ -69,7 +82,8 @@ class Group:
         if self.world_size == 1:
             return [thing]
         found: list[Any] = [None] * self.world_size
-        dist.all_gather_object(found, thing, group=self.hosts)
+        with self.turn():
+            dist.all_gather_object(found, thing, group=self.hosts)
         return found
 
     def broadcast(self, thing: Any) -> Any:  # noqa: ANN401
@@ -77,7 +91,8 @@ class Group:
         if self.world_size == 1:
             return thing
         box = [thing]
-        dist.broadcast_object_list(box, src=0, group=self.hosts)
+        with self.turn():
+            dist.broadcast_object_list(box, src=0, group=self.hosts)
         return box[0]
 
     def on_main(self, do: Callable[[], Result]) -> Result:
@@ -101,7 +116,7 @@ class Group:
 def joined(device: str | torch.device | None) -> Iterator[Group]:
     """Join the processes of torchrun where it started this one; leave at the end."""
     place = choose_device(device)
-    together = "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    together = is_together()
     if together and place.type == "cuda":
         place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
     if place.type == "cuda" and place.index is not None:
@@ -114,11 +129,19 @@ def joined(device: str | torch.device | None) -> Iterator[Group]:
         dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=PATIENCE)
     try:
         hosts = dist.new_group(backend="gloo", timeout=PATIENCE) if place.type == "cuda" else None
-        yield Group(device=place, rank=dist.get_rank(), world_size=dist.get_world_size(), hosts=hosts)
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        token = Group(device=place, rank=rank, world_size=ranks, hosts=hosts).broadcast(secrets.token_hex(8))
+        with nullcontext() if ranks == 1 else watched(lambda: Watch(rank, ranks, token)) as watch:
+            yield Group(device=place, rank=rank, world_size=ranks, hosts=hosts, watch=watch)
     finally:
         if begun:
             LEFT.append(dist.group.WORLD)
             dist.destroy_process_group()
+
+
+def is_together() -> bool:
+    """Tell whether torchrun, or what sets its variables, started this process among others."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
 def is_main_process() -> bool:

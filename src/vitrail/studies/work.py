@@ -32,8 +32,8 @@ from vitrail.runtime.machine import choose_device, free_memory
 from vitrail.studies.scales import lengths
 from vitrail.studies.sets import classes_of, count_of, open_set
 from vitrail.studies.table import Cell, Count, Images, Look, Network, Numbers, Speed, Train, packed_numbers
+from vitrail.train.guard import DivergedError
 from vitrail.train.journal import LOG
-from vitrail.train.state import DivergedError
 from vitrail.verbs.features import fewshot
 from vitrail.verbs.training import Run, finetune
 

@@ -16,9 +16,11 @@ from vitrail.ops.task_metrics import CHOSEN_BY
 from vitrail.runtime.memory import peak_memory
 from vitrail.runtime.reporter import OF_DENSE, Reporter
 from vitrail.train.folder import PACE, Checkpoints, numeric_environment
+from vitrail.train.guard import DivergedError
 from vitrail.train.journal import Journal
 from vitrail.train.loop import Chore, Plan, Turn
-from vitrail.train.state import DAMAGE, Best, DivergedError, State
+from vitrail.train.sharded import ShardWriter, saves_shards
+from vitrail.train.state import DAMAGE, Best, State
 
 PARTS = 20  # of the time, after each of which the end is planned anew
 WINDOW = 5  # parts whose pace counts
@@ -241,15 +243,33 @@ class Save(_Noting):
     """A checkpoint every so many steps, of the best, at the end and when the run is interrupted."""
 
     checkpoints: Checkpoints
+    writer: ShardWriter | None = None  # of a large model that is shared out
 
     def __call__(self, state: State, *, ends: bool, interrupted: bool) -> None:
         """Save where it is due."""
         best = state.best is not None and state.best.step == state.step
         super().__call__(state, ends=ends or interrupted or best, interrupted=interrupted)
+        if ends or interrupted:
+            self.settle(state)
+
+    def settle(self, state: State) -> None:
+        """Wait for the checkpoint that is being written, and remove those that are not kept."""
+        path = None if self.writer is None else self.writer.wait()
+        if path is not None:
+            self.plan.group.on_main(lambda: self.checkpoints.prune(state))
+            self.report.record({"kind": "save", "step": int(path.name[5:]), "path": str(path)})
 
     def do(self, state: State) -> None:
         """Save; the log is on the disk first, as a checkpoint counts on it."""
         self.plan.guard.read_verdict()
+        if self.writer is not None or saves_shards(state, self.plan.group):
+            self.writer = self.writer or ShardWriter(self.plan.group)
+            self.settle(state)
+            size = self.plan.group.on_main(lambda: (self.journal.fsync(), self.journal.size)[1])
+            extra = {**numeric_environment(self.plan), "journal": size}
+            if not self.plan.group.on_main(self.checkpoints.at(state.step).exists):  # a step has one state
+                self.writer.begin(state, self.checkpoints.at(state.step), extra)
+            return
         tensors = state.tensors(keeps=self.plan.group.is_main)
 
         def write() -> Path:

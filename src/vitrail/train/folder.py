@@ -43,6 +43,7 @@ from vitrail.files import fingerprint_of, new_folder, verify_sums, write_sums, w
 from vitrail.files.atomic import HINTS, open_to_append
 from vitrail.runtime.reporter import Reporter
 from vitrail.train.loop import Plan
+from vitrail.train.sharded import is_sharded, read_shards
 from vitrail.train.state import DAMAGE, State
 from vitrail.train.task import CUT, Task, training_split, will_cut
 
@@ -279,9 +280,21 @@ def numeric_environment(plan: Plan) -> dict[str, Any]:
     }
 
 
+def _read_parts(state: State, path: Path, document: dict[str, Any]) -> None:
+    try:
+        for name, least in (("journal", 0), ("images at a time", 1)):
+            document[name] = whole(name, document[name], least=least)
+        read_shards(state, path, document)
+    except (*DAMAGE, RuntimeError, OSError) as error:
+        raise CheckpointError(f"{path} is not of this run: {error!r}. Give another folder.") from None
+
+
 def read_into(state: State, path: Path) -> dict[str, Any]:
     """Make a state what a checkpoint holds."""
     document = read_document(path / STATE)
+    if is_sharded(path):
+        _read_parts(state, path, document)
+        return document
     weights, others = (read_safetensors(path / name)[0] for name in (WEIGHTS, TENSORS))
     own = read_predictor(path)
     try:

@@ -22,10 +22,11 @@ from vitrail.ops.constants import upload
 from vitrail.ops.random import Purpose, key, mix
 from vitrail.runtime.machine import Group
 from vitrail.train.dense import DensePrediction
+from vitrail.train.guard import Guard
 from vitrail.train.objective import BuiltObjective
-from vitrail.train.state import Guard, State, clip, gradients, set_rate
+from vitrail.train.state import State, clip, gradients, set_rate
 
-NAMED = 8  # samples of a step that diverged
+NAMED, RANKS = 8, 4  # samples of a step that diverged, and ranks whose samples are named
 ROWS = ("images", "labels", "samples", "targets", "masks", "objects")  # of a batch, one for each image
 
 
@@ -96,7 +97,7 @@ def train(plan: Plan, state: State, chores: Sequence[Chore]) -> bool:
     interrupted = False
     for chore in chores:
         chore.begin(state)
-    with closing(plan.feed.stream(start=state.step)) as batches:
+    with plan.group.training(), closing(plan.feed.stream(start=state.step)) as batches:
         while not (is_over(plan, state) or interrupted):
             interrupted = train_step(plan, state, next(batches))
             if plan.group.world_size == 1:
@@ -122,23 +123,30 @@ def train_step(plan: Plan, state: State, batch: Batch) -> bool:
         return any(asked)
     set_rate(state.optimizer, rate)
     train_mode(state.module)
-    loss = plan.group.all_reduce_sum(accumulate(plan, state, batch, int(sum(shares)), int(max(shares))))
+    own = accumulate(plan, state, batch, int(sum(shares)), int(max(shares)))
+    loss = plan.group.all_reduce_sum(own)
     norm = clip(gradients(state.optimizer), config.clip_norm)
-    plan.guard.look(loss, norm, partial(name_step, plan, state.step, batch.samples))
+    plan.guard.look(loss, norm, partial(name_step, plan, state.step, batch.samples, own))
     state.optimizer.step()
     state.optimizer.zero_grad(set_to_none=True)
     if state.average is not None and config.ema is not None:
         state.average.update(state.module, decay_at(config.ema, state.step))
-    state.epoch, state.rate, state.norm = batch.epoch, rate, norm
+    state.epoch, state.rate, state.norm = plan.feed.order.shown(batch.epoch), rate, norm
     state.step += 1
     return any(asked)
 
 
-def name_step(plan: Plan, step: int, samples: Tensor) -> str:
-    """Say which step it was, and some of its images."""
-    source = plan.feed.source
+def name_step(plan: Plan, step: int, samples: Tensor, loss: Tensor) -> str:
+    """Say which step it was, and some of its images: of the ranks whose own loss is not finite, where some are."""
+    source, group = plan.feed.source, plan.group
     names = ", ".join(f"{sample} ({source.name(sample)})" for sample in samples[:NAMED].tolist())
-    return f"step {step}, samples {names}{' and others' if len(samples) > NAMED else ''}"
+    names = f"samples {names}{' and others' if len(samples) > NAMED else ''}"
+    if group.world_size == 1:
+        return f"step {step}, {names}"
+    every = group.all_gather((bool(torch.isfinite(loss)), names))  # all are here: they have seen the same sum
+    bad = [rank for rank, (fine, _) in enumerate(every) if not fine] or range(group.world_size)
+    said = [f"rank {rank} of {group.world_size}, {every[rank][1]}" for rank in bad[:RANKS]]
+    return f"step {step}, {'; '.join(said)}{' and others' if len(bad) > RANKS else ''}"
 
 
 def accumulate(plan: Plan, state: State, batch: Batch, images: int, most: int) -> Tensor:

@@ -35,6 +35,7 @@ from vitrail.train.dense import DensePrediction
 from vitrail.train.distilling import BothHeads, Distilling, open_teacher
 from vitrail.train.folder import Checkpoints
 from vitrail.train.gaps import count_classes
+from vitrail.train.guard import Guard
 from vitrail.train.journal import Journal
 from vitrail.train.loop import Chore, Plan
 from vitrail.train.measuring import (
@@ -54,7 +55,7 @@ from vitrail.train.objective import (
     OwnObjective,
 )
 from vitrail.train.savings import describe_savings
-from vitrail.train.state import Guard, ModelEMA, State, build_optimizer
+from vitrail.train.state import ModelEMA, State, build_optimizer
 from vitrail.train.task import Parts, Task, build_model
 from vitrail.train.tasks import TaskObjective, with_outputs
 

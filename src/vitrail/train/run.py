@@ -171,7 +171,8 @@ def cut_parts(task: Task, group: Group, report: Reporter) -> Parts:
     parts = choose_parts(splits, cut)
     if cut is not None and len(training_split(splits)) > LARGEST:
         report.note(
-            f"over {LARGEST:,} images: copies are kept on one side, near-copies, which must be decoded, are not"
+            f"over {LARGEST:,} images: those to choose by are drawn without reading any, so that copies may be on both "
+            "sides; vitrail data check finds them"
         )
     if training.held_out:
         report.note(describe_held_out(task.splits, parts))

@@ -1,7 +1,7 @@
 """All that changes in a run and is saved of it; optimizers with the paper's groups, clipping and average; the guard."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from vitrail.config import Card
 from vitrail.config.check import whole
 from vitrail.config.recipe import SGD, Adam, Muon
 from vitrail.data.source import Skip
-from vitrail.errors import ConfigError, VitrailError
+from vitrail.errors import ConfigError
 from vitrail.models import Model
 from vitrail.models.build import OBJECTIVE, skeleton
 from vitrail.models.lora import MARK, changed_names, merge
@@ -160,57 +160,6 @@ def moments(optimizer: Optimizer, named: Iterable[tuple[str, Tensor]]) -> dict[s
     return found
 
 
-class DivergedError(VitrailError):
-    """Loss or gradients are not finite; the weights are those before the update."""
-
-
-class Guard:
-    """Watches loss and gradients.
-
-    On the CPU, where weights are shared out, and with Muon, it looks before each update. Elsewhere on a GPU the fused
-    optimiser skips every update from the first bad one on, by itself, and the guard reads the verdict a step later.
-    """
-
-    def __init__(self, optimizer: Optimizer, device: torch.device, *, waits: bool) -> None:
-        self.waits = waits or device.type != "cuda" or isinstance(optimizer, MuonAdamW)  # Muon skips no update
-        self.bad = torch.zeros((), dtype=torch.float32, device=device)
-        self.reading: tuple[Tensor, torch.cuda.Event, Callable[[], str]] | None = None
-        if not self.waits:
-            optimizer.found_inf = self.bad  # pyright: ignore[reportAttributeAccessIssue]
-
-    def look(self, loss: Tensor, norm: Tensor, where: Callable[[], str]) -> None:
-        """Look at a step's loss and gradient norm, before its update; `where` names the step."""
-        fine = torch.isfinite(loss) & torch.isfinite(norm)
-        if self.waits:
-            if not fine:
-                raise DivergedError(_message(where, float(loss), float(norm)))
-            return
-        self.bad.copy_(torch.maximum(self.bad, (~fine).float()))
-        self.read_verdict()
-        verdict = torch.empty(3, pin_memory=True)
-        verdict.copy_(torch.stack([self.bad, loss.float(), norm.float()]), non_blocking=True)
-        event = torch.cuda.Event()
-        event.record()
-        self.reading = (verdict, event, where)
-
-    def read_verdict(self) -> None:
-        """Read the verdict on the step before."""
-        if self.reading is None:
-            return
-        verdict, event, where = self.reading
-        event.synchronize()
-        self.reading = None
-        if verdict[0]:
-            raise DivergedError(_message(where, float(verdict[1]), float(verdict[2])))
-
-
-def _message(where: Callable[[], str], loss: float, norm: float) -> str:
-    return (
-        f"{where()}: the loss is {loss} and the norm of the gradients {norm}; nothing was updated. Lower "
-        "learning_rate, raise warmup_steps, set clip_norm=1 or precision=float32; vitrail data check finds odd images."
-    )
-
-
 # What a document of a run raises that is not as it was written.
 DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 
@@ -303,6 +252,13 @@ class State:
         weights = merge(self.model, weights) if keeps else weights
         return weights, {name: value for name, value in counting.items() if name.startswith(OBJECTIVE)}, others
 
+    def take_document(self, document: Mapping[str, Any]) -> None:
+        """Become what `document` gave."""
+        self.best = None if document["best"] is None else _best(**document["best"])
+        self.metrics = {name: float(value) for name, value in document["metrics"].items()}
+        self.bad = [Skip(**skip) for skip in document["bad"]]
+        self.step, self.stale = (whole(name, document[name], least=0) for name in ("step", "stale"))
+
     @torch.no_grad()
     def restore(self, document: Mapping[str, Any], weights: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> None:
         """Become what was saved; a state of another run raises one of `DAMAGE`."""
@@ -324,10 +280,7 @@ class State:
         for target, value in everything:  # all of them before any is changed
             if target.shape != value.shape:
                 raise ValueError(f"a tensor of {tuple(value.shape)} where {tuple(target.shape)} is expected")
-        self.best = None if document["best"] is None else _best(**document["best"])
-        self.metrics = {name: float(value) for name, value in document["metrics"].items()}
-        self.bad = [Skip(**skip) for skip in document["bad"]]
-        self.step, self.stale = (whole(name, document[name], least=0) for name in ("step", "stale"))
+        self.take_document(document)
         for target, value in pairs:
             target.copy_(distribute_like(value, target))
         for parameter, found in memories:

@@ -15,6 +15,7 @@ from vitrail.config import FILE_FIELDS, ModelConfig, ViTConfig, parse, row
 from vitrail.config.given import check_name, is_checkpoint
 from vitrail.config.objective import Full, Labels, NextPixels, check_adapt, check_suitable
 from vitrail.config.recipe import Training
+from vitrail.data.near import LARGEST
 from vitrail.data.source import Source, Subset
 from vitrail.data.splits import SomeClasses, hold_out, split
 from vitrail.errors import CheckpointError, ConfigError, DataError
@@ -24,6 +25,7 @@ from vitrail.models.adapting import begin_adapting
 from vitrail.models.build import DIRECTIONS, draw
 from vitrail.models.heads import CosineHead
 from vitrail.models.mimetic import check_mimetic, initialize_attention
+from vitrail.ops.random import shuffled
 from vitrail.train.objective import Objective
 
 NAMED = 8  # classes or images that a message lists
@@ -183,14 +185,28 @@ def cut_dev(
 ) -> Cut | None:
     """Cut images to choose by from the training images, by content, where there is no split for that.
 
-    The numbers are kept in a file, so that a run that goes on need not hash the images again.
+    The numbers are kept in a file, so that a run that goes on need not hash the images again. Of more images than are
+    looked through unasked they are drawn: no image is read for that.
     """
     whole = training_split(splits)
     if not will_cut(splits, share):
         return None
     shares = {"train": 1 - share, "dev": share}
-    cut = remember_cut(whole, share, kept, lambda: split(whole, shares, seed=DEV_SEED, progress=progress))
+
+    def choose() -> Mapping[str, Subset]:
+        if len(whole) > LARGEST:
+            return draw_split(whole, share)
+        return split(whole, shares, seed=DEV_SEED, progress=progress)
+
+    cut = remember_cut(whole, share, kept, choose)
     return cut if len(cut[0]) and len(cut[1]) else None
+
+
+def draw_split(source: Source, share: float) -> Mapping[str, Subset]:
+    """Draw images to choose by, each with the same probability, by their numbers."""
+    order = shuffled(np.arange(len(source), dtype=np.int64), len(source), DEV_SEED, 0)
+    count = round(share * len(source))
+    return {"train": Subset(source, np.sort(order[count:])), "dev": Subset(source, np.sort(order[:count]))}
 
 
 def will_cut(splits: Mapping[str, Source], share: float) -> bool:

@@ -17,6 +17,7 @@ from vitrail.data.sources.dataset import DatasetSource
 from vitrail.data.sources.folder import FilesSource, FolderSource, is_image
 from vitrail.data.sources.remote import RemoteShards
 from vitrail.errors import ConfigError, DataError
+from vitrail.files import is_remote
 from vitrail.runtime.reporter import Reporter
 
 DATA = (".parquet", ".tar", ".csv", ".tsv", ".jsonl")  # files that hold or list many images
@@ -93,7 +94,7 @@ def find_images(text: str, report: Reporter) -> list[str | Source]:
         return [text]
     if os.path.isdir(text):
         return _in_folder(text, report)
-    if os.path.exists(text) or text in ("sample", "synthetic") or text.startswith(("hf:", "http://", "https://")):
+    if os.path.exists(text) or text in ("sample", "synthetic") or text.startswith("hf:") or is_remote(text):
         sources = open_data(text, unlabeled=True).values()
         if any(isinstance(source, RemoteShards) for source in sources):
             raise DataError(f"{text}: a stream of shards is not read in order. Download them, and give the files.")

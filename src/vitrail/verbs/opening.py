@@ -99,7 +99,7 @@ class Measuring(Options, total=False):
 def check_options(verb: Callable[..., object], kind: type, options: Mapping[str, object]) -> None:
     """Refuse an option that a verb does not have, and say which one may be meant."""
     for name in options.keys() - kind.__annotations__.keys():
-        hidden = ("report", "command")
+        hidden = ("report", "command", "group")
         own = inspect.signature(verb).parameters.values()
         known = [*(each.name for each in own if each.kind is not each.VAR_KEYWORD), *kind.__annotations__]
         known = [each for each in known if each not in hidden]

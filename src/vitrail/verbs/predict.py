@@ -15,11 +15,12 @@ from vitrail.config.given import check_passes
 from vitrail.errors import ConfigError, DataError
 from vitrail.models import Model, eval_mode
 from vitrail.runtime.inference import choose_model, compute_outputs, computed_in, inference_options
+from vitrail.runtime.joining import all_or_none, join_lists, join_rows, share
 from vitrail.runtime.machine import Group
-from vitrail.runtime.reporter import SILENT
+from vitrail.runtime.reporter import SILENT, Reporter
 from vitrail.verbs.dense import WINDOWS, refuse_for_dense, task_of
 from vitrail.verbs.dense_predict import DensePredictions, predict_dense
-from vitrail.verbs.images import gather_images
+from vitrail.verbs.images import ImageList, gather_images
 from vitrail.verbs.opening import (
     OF_FILES,
     AnyModel,
@@ -42,6 +43,7 @@ class PredictOptions(Options, Passing, total=False):
     """How to go through images, their size, and what a file leaves open of its model."""
 
     image_size: ImageSize | None  # None: the model's own
+    group: Group | None  # processes that share the images out; the first has all answers, another those of its share
 
 
 def predict(
@@ -131,6 +133,8 @@ def _run_dense(
     **options: Any,  # noqa: ANN401
 ) -> DensePredictions:
     """Send images through a model of pixels or objects."""
+    if (group := options.pop("group", None)) is not None and group.world_size > 1:
+        raise ConfigError("masks and boxes are predicted by one process: run it without torchrun, or a part each.")
     source = gather_images(images, options.get("report", SILENT))
     opened = open_model(of_run(model), image_size, device, options)
     given = {name: value for name, value in options.items() if name not in (*OF_FILES, *Passing.__annotations__)}
@@ -154,12 +158,45 @@ def _run(
     *,
     image_size: ImageSize | None = None,
     device: str | torch.device | None = None,
+    group: Group | None = None,
     **options: Any,  # noqa: ANN401
 ) -> _Found:
     """Send images through a model; what is held of them are their names and the parts that are asked for."""
+    if group is not None and group.world_size > 1:
+        return _run_shared(group, model, images, parts, image_size=image_size, device=device, **options)
+    return _run_share(Group(device=torch.device("cpu")), model, images, parts, image_size, device, **options)
+
+
+def _run_shared(
+    group: Group,
+    model: AnyModel,
+    images: object,
+    parts: Sequence[str],
+    *,
+    report: Reporter = SILENT,
+    **options: Any,  # noqa: ANN401
+) -> _Found:
+    """Let every process send its share of the first one's images through, and join what they found, once."""
+    options["report"] = report if group.is_main else SILENT
+    source = group.on_main(lambda: gather_images(images, options["report"]))
+    own = all_or_none(group, lambda: _run_share(group, model, source, parts, **options))
+    values = join_rows(group, own.values)
+    return own._replace(values=values, names=join_lists(group, own.names), failed=join_lists(group, own.failed))
+
+
+def _run_share(
+    group: Group,
+    model: AnyModel,
+    images: object,
+    parts: Sequence[str],
+    image_size: ImageSize | None = None,
+    device: str | torch.device | None = None,
+    **options: Any,  # noqa: ANN401
+) -> _Found:
+    """Send this process's share of the images through a model."""
     passing = Passing(**{name: options.pop(name) for name in Passing.__annotations__ if name in options})  # pyright: ignore[reportArgumentType]
     check_passes(passing)
-    source = gather_images(images, options.get("report", SILENT))
+    source = images if isinstance(images, ImageList) else gather_images(images, options.get("report", SILENT))
     model = open_model(of_run(model), image_size, device, options)
     options = {name: value for name, value in options.items() if name not in OF_FILES}
     if "logits" in parts and not model.config.classes:
@@ -173,19 +210,21 @@ def _run(
     model = choose_model(model, len(source), how)
     total, precision = len(source), next(model.parameters()).dtype
     widths = {"logits": model.config.classes or 0, "features": model.config.representation}
-    values = {part: np.empty((total, widths[part]), np.float32) for part in parts}
+    own = share(group, total, how.batch_size, STRETCH)
+    values = {part: np.empty((sum(map(len, own)), widths[part]), np.float32) for part in parts}
     found = _Found(model, [], {}, [], computed_in(model, how))
 
     def read(model: Model, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
         features, logits = model.outputs(images.to(precision))
         return {part: features if logits is None or part == "features" else logits for part in parts}
 
-    def compute(start: int) -> None:
+    def compute(some: range) -> None:
         def advance(done: int, _: int) -> None:
             if total > how.batch_size:
-                how.report.progress("predicting", start + done, total)
+                passed = some.start - own[0].start + done
+                how.report.progress("predicting", min(passed * group.world_size, total), total)
 
-        numbers = np.arange(start, min(start + STRETCH, total))
+        numbers = np.arange(some.start, some.stop)
         rows = compute_outputs(model, source, numbers, read, replace(how, progress=advance))
         sound = np.ones(len(rows.samples), np.bool_)
         for value in rows.values.values():
@@ -198,6 +237,6 @@ def _run(
         found.names.extend(source.name(int(sample)) for sample in rows.samples[sound])
 
     with eval_mode(model):
-        for start in range(0, total, STRETCH):
-            compute(start)
+        for some in own:
+            compute(some)
     return found._replace(values={part: torch.from_numpy(value[: len(found.names)]) for part, value in values.items()})

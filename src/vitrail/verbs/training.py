@@ -24,6 +24,7 @@ from vitrail.evaluation.dense import WORDS
 from vitrail.evaluation.features import choose_sets, draw_sets, probe_features
 from vitrail.files import home_path, read_json_lines
 from vitrail.models import Model
+from vitrail.runtime.elastic import check_elastic
 from vitrail.runtime.machine import is_main_process, keep_memory
 from vitrail.runtime.reporter import began, harmless, reporting
 from vitrail.train.choice import choose_recipe, choose_start, describe_small
@@ -141,6 +142,7 @@ def finetune(
     device: str | None = None,
     track: str | Sequence[str] = (),
     tensorboard: bool = False,
+    elastic: bool = False,
     allow_pipe: bool = False,
     quiet: bool = False,
     command: str = "",
@@ -159,7 +161,8 @@ def finetune(
     same call resumes it; without, nothing is kept on disk. `minutes` takes as many steps as fit. Each of `callbacks`,
     or the only one, sees every record of the log as a dict, and ends the run by returning True, or anything that is
     true. `objective` may be an object of your own: docs/training.md. `track=["wandb", "mlflow", "tensorboard"]` shows
-    the log there too; `tensorboard=True` is one of them.
+    the log there too; `tensorboard=True` is one of them. `elastic=True` checks that torchrun begins
+    processes anew where one dies or joins, which costs at most `save_every` steps.
     """
     return _train("finetune", **locals())
 
@@ -202,6 +205,7 @@ def _train(
     settings: str | Sequence[str],
     allow_pipe: bool,
     quiet: bool,
+    elastic: bool,
     fields: Mapping[str, Any],
     **how: Any,  # noqa: ANN401
 ) -> Run:
@@ -210,6 +214,9 @@ def _train(
     watching = [callbacks] if callable(callbacks) else callbacks or ()
     if not isinstance(watching, Sequence) or not all(map(callable, watching)):
         raise ConfigError(f"callbacks must be functions of a record of the log; got {callbacks!r:.100}.")
+    lives = check_elastic(os.environ) if elastic else None
+    if elastic and out is None:
+        raise ConfigError("elastic needs a folder, where what was trained is found again. Give out=...")
     settings = [settings] if isinstance(settings, str) else settings
     said, fields = take_preprocessing(fields)
     request = read_request(kind, data, model, recipe, settings, fields)
@@ -242,7 +249,7 @@ def _train(
         keep_memory(give_back=model_config.checkpointing)
         small = describe_small(training_split(splits), model_config)
         task, read = settle_reading(task, request, training_split(splits))
-        for reason in (*why, *choice.reasons, *expect(task), *small, *read, *said):
+        for reason in (*([lives] if lives else ()), *why, *choice.reasons, *expect(task), *small, *read, *said):
             report.note(reason)
         if minutes is not None:
             report.note("measuring how long a step takes")

@@ -9,21 +9,23 @@ import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
 from threading import Thread
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.config.check import whole
 from vitrail.data.source import BatchIndices, Order, Places, RankShare, Source
-from vitrail.data.sources.shards import Shards
+from vitrail.data.sources.lanes import FEW, LaneOrder, lanes_of
+from vitrail.data.sources.shards import SPAN as SPAN, Shards
 from vitrail.data.sources.tar import TarSource, class_list, expand
 from vitrail.errors import CheckpointError, ConfigError, DataError, VitrailError
-from vitrail.files import fetch_if_there, place_of, short_hash
+from vitrail.files import fetch_if_there, place_of, read_json, short_hash
 from vitrail.files.transfer import parse, shown
 from vitrail.ops.random import Purpose, key, shuffled
 
-SPAN = 1 << 32  # numbers of samples that a shard has for itself
+SIZES = "sizes.json"  # samples of each shard by its name, beside them
+LARGEST_SIZES = 16 << 20  # bytes
 
 
 def open_remote(pattern: str, *, unlabeled: bool = False) -> Source:
@@ -43,11 +45,27 @@ def open_remote(pattern: str, *, unlabeled: bool = False) -> Source:
 
 def classes_of(url: str) -> tuple[str, ...] | None:
     """Fetch classes.txt from beside a shard, a name a line; None where the server has none, found by one request."""
-    query = urlsplit(url).query
-    file = fetch_if_there(urljoin(url, "classes.txt") + (f"?{query}" if query else ""))
+    file = fetch_if_there(beside(url, "classes.txt"))
     names = None if file is None else class_list(file)
     # Some servers answer with a page of their own to whatever they do not have.
     return None if not names or names[0].startswith("<") else names
+
+
+def sizes_of(url: str) -> dict[str, int]:
+    """Fetch sizes.json from beside a shard; nothing where the server has none, or something else."""
+    try:
+        file = fetch_if_there(beside(url, SIZES))
+        found = {} if file is None else read_json(file, most=LARGEST_SIZES)
+    except (OSError, ValueError):
+        return {}
+    sound = isinstance(found, dict)
+    return {name: size for name, size in found.items() if isinstance(size, int) and size >= 0} if sound else {}
+
+
+def beside(url: str, name: str) -> str:
+    """Give the address of a file beside another, with the same query."""
+    parts = urlsplit(url)
+    return parts._replace(path=f"{parts.path.rpartition('/')[0]}/{name}", fragment="").geturl()
 
 
 class RemoteShards(Source):
@@ -55,7 +73,8 @@ class RemoteShards(Source):
 
     A loader streams them shard by shard; a sample's number is then shard * 2**32 + member. Numbers from 0 on count all
     samples, as in any source (in the first shard both are the same): those, and `labels`, bring all shards. At most
-    `keep` shards stay in the cache beyond those in use.
+    `keep` shards stay in the cache beyond those in use. Many shards are shuffled in `lanes` side by side, whose number
+    goes by the shards and the batch where it is None: each rank fetches those of its lanes alone.
     """
 
     def __init__(
@@ -65,6 +84,7 @@ class RemoteShards(Source):
         class_names: Sequence[str] | None = None,
         unlabeled: bool = False,
         keep: int = 8,
+        lanes: int | None = None,
     ) -> None:
         urls = [url for path in ([paths] if isinstance(paths, str) else paths) for url in expand(path)]
         if not urls:
@@ -77,6 +97,9 @@ class RemoteShards(Source):
             )
         self.class_names = found
         self._shards = Shards(urls, found, unlabeled=unlabeled, keep=whole("keep", keep, least=0))
+        self._lanes = None if lanes is None else whole("lanes", lanes)
+        if len(urls) >= FEW or lanes is not None:
+            self._shards.tell(sizes_of(urls[0]))
         self._gathered: NDArray[np.int64] | None = None  # the labels of all shards
         self._ends: NDArray[np.int64] | None = None  # where each shard ends among all samples
         # Of the addresses and the names of the classes: the shards themselves may not have been seen.
@@ -104,7 +127,10 @@ class RemoteShards(Source):
         return sum(self._shards.counts.values())
 
     def order(self, share: RankShare, *, seed: int, shuffle: bool) -> Order:
-        """Read shard after shard, in an order of shards, and inside each in an order of its own."""
+        """Read shard after shard, or many side by side, in an order of shards, each in an order of its own."""
+        lanes = lanes_of(len(self._shards), share, self._lanes) if shuffle else 1
+        if lanes > 1:
+            return LaneOrder(self._shards, share, lanes=lanes, seed=seed)
         return ShardOrder(self._shards, share, seed=seed, shuffle=shuffle)
 
     def labels_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -4,7 +4,7 @@ import contextlib
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ from vitrail.data.decode import ImageError
 from vitrail.data.source import Names
 from vitrail.data.sources.tar import Identity, index_of, kept_index, numbered, read_member, used_samples
 from vitrail.errors import DataError
-from vitrail.files import cache_folder, fetch, place_of, recorded_sum
+from vitrail.files import cache_folder, fetch_patiently, place_of, recorded_sum
 from vitrail.files.transfer import shown
 
+SPAN = 1 << 32  # numbers of samples that a shard has for itself
 OPEN = 4  # shards whose members a process holds in memory
 TRIES = 5  # to read a shard that another process removes
 
@@ -41,7 +42,8 @@ class Shards:
     def __init__(self, urls: Sequence[str], classes: tuple[str, ...], *, unlabeled: bool, keep: int) -> None:
         self.counts: dict[int, int] = {}  # samples of the shards whose indices have been seen
         self.problems: dict[int, list[tuple[str, str]]] = {}  # of those
-        self.keep = keep
+        self.keep, self.remembered = keep, OPEN
+        self.told: dict[int, int] = {}  # samples of each, by whoever made them
         self._urls, self._classes, self._unlabeled = Names(list(urls)), classes, unlabeled
         self._recent: OrderedDict[int, Shard] = OrderedDict()
         self._sums: dict[int, str] = {}  # of the files that the counts are of
@@ -56,6 +58,13 @@ class Shards:
     def known(self) -> bool:
         """Whether the index of every shard is in the cache, so that the number of samples is known."""
         return all(number in self.counts or self._find(number) is not None for number in range(len(self)))
+
+    def tell(self, sizes: Mapping[str, int]) -> None:
+        """Take the counts of shards by their names, where every one is told."""
+        found = {number: sizes.get(self.name(number), -1) for number in range(len(self))}
+        if min(found.values()) >= 0:
+            self.told = found
+            self.counts |= found
 
     def count(self, number: int) -> int:
         """How many samples a shard holds; it is fetched only where its index is not in the cache."""
@@ -83,7 +92,7 @@ class Shards:
                 now = time.time_ns()  # finer than the clock of many file systems
                 os.utime(mark, ns=(now, now))
         if number not in self._checked or not file.is_file():
-            fetch(self._urls[number], quiet=quiet)
+            fetch_patiently(self._urls[number], quiet=quiet)
             self._check_sum(number, self._sums.get(number))
             self._checked.add(number)
         return file
@@ -152,9 +161,14 @@ class Shards:
         self._check_sum(number, self._sums.setdefault(number, index["sha256"]))
         shard = Shard(index, self._classes, self._urls[number], unlabeled=self._unlabeled)
         self._recent[number] = shard
-        if len(self._recent) > OPEN and not self._held:
+        if len(self._recent) > self.remembered and not self._held:
             self._recent.popitem(last=False)
         self.counts[number] = len(shard.members)
+        if self.told.get(number, len(shard.members)) != len(shard.members):
+            raise DataError(
+                f"{shown(self._urls[number])} holds {len(shard.members):,} samples, where sizes.json beside it says "
+                f"{self.told[number]:,}. Correct sizes.json, or remove it."
+            )
         self.problems[number] = [(self.name(number), reason) for reason in shard.problems]
         return shard
 

@@ -22,6 +22,7 @@ from vitrail.errors import WITHOUT_LABELS, CheckpointError, ConfigError, DataErr
 from vitrail.files import (
     cache_folder,
     fetch,
+    is_remote,
     open_regular,
     parse_json,
     read_regular,
@@ -131,7 +132,7 @@ def expand(pattern: str) -> Iterator[str]:
 
 
 def _local(text: str, *, allow_pipe: bool) -> Path:
-    if re.match(r"https?://", text):
+    if is_remote(text):
         return fetch(text)
     if not text.startswith("pipe:"):
         return Path(os.path.realpath(text))
