@@ -148,7 +148,9 @@ def test_lanes_divide_the_blocks_of_a_batch_and_where_they_can_the_shards(
         lanes_of(shards, share, batch // block + 1)
 
 
-@pytest.mark.parametrize(("ranks", "workers"), [(2, 0), (3, 2), (4, 0), (8, 0)])
+@pytest.mark.parametrize(
+    ("ranks", "workers"), [(2, 0), *(pytest.param(*more, marks=pytest.mark.slow) for more in ((3, 2), (4, 0), (8, 0)))]
+)
 def test_any_number_of_ranks_share_the_steps_of_one(
     ranks: int, workers: int, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

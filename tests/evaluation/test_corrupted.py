@@ -51,6 +51,7 @@ def counted(model: Model, name: str, severity: int) -> tuple[float, float]:
     return float(np.mean(wrong)), calibration(np.array(sure), ~np.array(wrong)).error
 
 
+@pytest.mark.slow
 def test_errors_are_those_of_plain_counting_for_several_models_side_by_side(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

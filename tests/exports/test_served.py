@@ -1,6 +1,8 @@
 """Exported files behind the server: its answers are those of the model, and what it cannot do is said."""
 
 import io
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +41,18 @@ def test_the_server_answers_with_an_exported_file_as_predict_does_with_the_model
     assert {each["label"]: each["probability"] for each in row["top"]} == pytest.approx(dict(wanted.top(7)), abs=1e-5)
 
 
+@pytest.fixture
+def own_logs() -> Iterator[None]:
+    """Give the loggers back as they were: a server has its process to itself."""
+    loggers = [logging.getLogger(name) for name in ("vitrail", "uvicorn", "uvicorn.error")]
+    before = [(logger, logger.handlers, logger.propagate, logger.level, logger.filters[:]) for logger in loggers]
+    yield
+    for logger, handlers, propagate, level, filters in before:
+        logger.handlers, logger.propagate, logger.filters = handlers, propagate, filters
+        logger.setLevel(level)
+
+
+@pytest.mark.usefixtures("own_logs")
 def test_a_server_of_a_file_that_cannot_be_opened_says_why_in_one_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

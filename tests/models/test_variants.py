@@ -219,6 +219,7 @@ def test_variants_that_cannot_be_are_refused(untyped: None, changes: dict[str, o
         vitrail.create("ViT-Ti/16", image_size=32, device="meta", **changes)  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.slow
 def test_long_sequences_never_form_the_whole_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     """16,384 tokens of two heads: the matrix alone would be 2 GiB; attention holds a few of its inputs' sizes."""
     query, key, value = torch.randn(3, 1, 2, 16_384, 8)

@@ -75,7 +75,7 @@ def test_of_a_bit_the_last_stages_are_trained_with_what_comes_after() -> None:
 
 
 @pytest.mark.parametrize("adapt", WAYS)
-@pytest.mark.parametrize("ema", [None, "ema"])
+@pytest.mark.parametrize("ema", [None, pytest.param("ema", marks=pytest.mark.slow)])
 def test_what_is_trained_moves_and_all_else_keeps_its_bits(adapt: str, ema: str | None) -> None:
     model = small()
     run = train(model, adapt=adapt, ema=ema, optimizer="adam", weight_decay=0.1, learning_rate=1e-2)
@@ -86,7 +86,7 @@ def test_what_is_trained_moves_and_all_else_keeps_its_bits(adapt: str, ema: str 
     assert moved - keys == trained - keys
 
 
-@pytest.mark.parametrize("ema", [None, "ema"])
+@pytest.mark.parametrize("ema", [None, pytest.param("ema", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("matrices", ["all", "query,value", ["mlp", "out"]], ids=str)
 def test_by_lora_those_matrices_alone_change_and_the_result_is_a_plain_model(matrices: Any, ema: str | None) -> None:
     model = small()
@@ -107,6 +107,7 @@ def test_by_lora_those_matrices_alone_change_and_the_result_is_a_plain_model(mat
     assert torch.linalg.matrix_rank(change.double(), atol=1e-5) == (0 if said == "query,value" else 3)
 
 
+@pytest.mark.slow
 def test_by_lora_a_model_learns() -> None:
     run = train(adapt="lora", steps=60, optimizer="adam", learning_rate=1e-2, warmup_steps=0, log_every=20)
     losses = [record["loss"] for record in run.history if record["kind"] == "train"]

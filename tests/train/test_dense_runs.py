@@ -99,6 +99,7 @@ def test_two_processes_equal_one(task: str, parallel: str, runs: Runs, scenes: P
     assert metrics[0]["test_images"] == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "headline", "least"), [("segment", "mean_iou", 0.85), ("detect", "ap50", 0.85)])
 def test_a_head_learns_eight_images_by_heart(task: str, headline: str, least: float, scenes: Path) -> None:
     from vitrail.data.annotated.open import open_annotated

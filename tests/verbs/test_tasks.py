@@ -159,6 +159,7 @@ def test_the_units_are_in_a_copy_and_the_model_stays_as_it_is() -> None:
     assert in_units(model_of("ordinal")).card.outputs == OUTPUTS["ordinal"]
 
 
+@pytest.mark.slow
 def test_inspect_names_labels_and_numbers(tmp_path: Path) -> None:
     for task in ("multilabel", "regression"):
         report = vitrail.inspect(model_of(task), IMAGES[:2], out=tmp_path / task, bias=False)

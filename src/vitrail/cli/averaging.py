@@ -14,7 +14,9 @@ How = Annotated[str, option("uniform: the mean of all; greedy: of those that mak
 Split = Annotated[
     str | None, option("The validation split to take.", default="what all runs kept back from training, else val")
 ]
-Folder = Annotated[str, option("The folder to write, which every command opens.", metavar="FOLDER")]
+Folder = Annotated[
+    str | None, option("The folder to write, which every command opens.", metavar="FOLDER", default="runs/soup")
+]
 Overwrite = Annotated[bool, option("Replace the folder where it exists.", "--overwrite")]
 
 
@@ -24,7 +26,7 @@ def soup(
     data: Data = None,
     how: How = "uniform",
     split: Split = None,
-    out: Folder = "runs/soup",
+    out: Folder = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
     **options: Any,  # noqa: ANN401
@@ -35,4 +37,4 @@ def soup(
     --data, and takes each other one, best first, that makes the mean no worse there. soup.json beside the weights has
     the members' scores.
     """
-    answer("soup", locals())
+    answer("soup", {**locals(), "out": out or "runs/soup"})
