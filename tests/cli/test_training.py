@@ -173,6 +173,7 @@ def test_the_demo_learns_in_two_minutes(tmp_path: Path) -> None:
     assert found["difference"] > 0.08
 
 
+@pytest.mark.slow
 def test_settings_of_any_optimizer_wait_for_the_recipe_that_is_chosen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

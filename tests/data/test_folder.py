@@ -271,6 +271,7 @@ def many(root: Path, folders: int, files: int) -> Path:
     return settle(root)
 
 
+@pytest.mark.slow
 def test_the_second_start_of_many_files_reads_one_list(tmp_path: Path, scans: list[Path]) -> None:
     root = many(tmp_path / "many", 41, 500)
     first, second = FolderSource(root), FolderSource(root)

@@ -193,6 +193,7 @@ def test_the_list_of_images_is_walked_by_keys_and_says_right_or_wrong_in_words(v
 
 
 @in_browser
+@pytest.mark.slow
 def test_links_open_an_image_and_a_view(visit: Visit) -> None:
     page = visit(document(), "#image=2&layer=1&head=3&show=pooled&patch=99")
     assert page.inner_text("#name") == "dog/2.png"

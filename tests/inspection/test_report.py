@@ -178,6 +178,7 @@ def test_pictures_keep_to_their_bytes(count: int, side: int) -> None:
         assert picture.bytes == len(base64.b64decode(picture.url.partition(",")[2]))
 
 
+@pytest.mark.slow
 def test_any_name_can_be_drawn(tmp_path: Path) -> None:
     model = family("vit")
     pixels = torch.zeros(4, 3, 12, 20, dtype=torch.uint8)

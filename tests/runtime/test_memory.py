@@ -46,6 +46,7 @@ print(int(asked), (before - held_memory(cpu)) >> 20)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc is asked")
 def test_what_is_freed_between_what_stays_is_given_back_where_that_is_asked() -> None:
     shown = subprocess.run([sys.executable, "-c", HELD], capture_output=True, text=True, check=True).stdout.split()

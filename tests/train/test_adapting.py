@@ -87,7 +87,11 @@ def test_what_is_trained_moves_and_all_else_keeps_its_bits(adapt: str, ema: str 
 
 
 @pytest.mark.parametrize("ema", [None, pytest.param("ema", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("matrices", ["all", "query,value", ["mlp", "out"]], ids=str)
+@pytest.mark.parametrize(
+    "matrices",
+    ["all", *(pytest.param(each, marks=pytest.mark.slow) for each in ("query,value", ["mlp", "out"]))],
+    ids=str,
+)
 def test_by_lora_those_matrices_alone_change_and_the_result_is_a_plain_model(matrices: Any, ema: str | None) -> None:
     model = small()
     run = train(model, adapt="lora", rank=3, matrices=matrices, ema=ema, optimizer="adam", learning_rate=1e-2)

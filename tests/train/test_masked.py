@@ -254,6 +254,7 @@ def test_a_run_learns_hands_over_and_is_the_same_after_a_stop(
     assert vitrail.load(tmp_path / "tuned").config.classes == 10
 
 
+@pytest.mark.slow
 def test_next_steps_are_those_of_a_model_without_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [word for word in RUN if word not in ("--json", "--quiet")]
     out = str(tmp_path / "run")

@@ -135,6 +135,7 @@ def test_data_of_other_labels_and_options_of_one_class_are_refused() -> None:
         vitrail.calibrate(model_of("regression"), (IMAGES, targets_of("regression")))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("untyped")
 def test_an_exported_file_of_numbers_gives_them_in_their_own_units(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
