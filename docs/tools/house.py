@@ -9,9 +9,9 @@ TARGET = ROOT / "docs/house.svg"
 WORDS = {
     "cli": "flags to arguments, and out",
     "serve": "models by HTTP",
-    "studies": "the paper's tables and figures",
-    "exports": "files that other programs run",
-    "ray": "Ray's machines",
+    "studies": "the paper, run again",
+    "exports": "for other programs",
+    "ray": "clusters of Ray",
     "verbs": "one function for each command",
     "evaluation": "accuracy, few shots, transfer, VTAB",
     "inspection": "what a model looks at",
