@@ -5,16 +5,21 @@ the time of a step, by which a longer run is predicted; the run is the training 
 its first line in the log to its last. Peak memory is predicted from the configuration alone, and measured over the
 steps of the probe: the allocator's peak on a GPU, else the process's resident memory above what it held before the
 model was made. A row has the error of each prediction, of what was measured; the last lines have the worst.
+
+On a GPU all processes compile first, several at once (--jobs), by a short probe that does not count; then they are
+measured one after another, while the others hold still.
 """
 
 import argparse
+import gc
 import json
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 CASES = {
     "cpu": [
@@ -48,10 +53,14 @@ CASES = {
 }
 BOUNDS = {"cpu": (0.15, 0.15), "cuda": (0.15, 0.10)}  # of time and of memory
 LINES = 4  # of the log, of a run
+PROBE = 4.0  # seconds
+READY = "ready"  # what a process says once it may be measured
 
 
 def measure(case: str, device: str, seconds: float) -> dict[str, float]:
-    """Probe, then run, and give what was predicted and measured."""
+    """Get ready, wait for the turn, probe, then run, and give what was predicted and measured."""
+    import torch
+
     from vitrail.config import read_model_settings
     from vitrail.config.recipe import SGD, Adam, Training
     from vitrail.runtime.machine import step_bytes, usual_workers
@@ -69,7 +78,14 @@ def measure(case: str, device: str, seconds: float) -> dict[str, float]:
     changes = read_model_settings([f"{name}={value}" for name, value in said.items()], name=model)
     training = Training(optimizer=optimizer, batch_size=batch, micro_batch=batch, steps=1, precision=precision)
     workers = usual_workers(gpu=device == "cuda")
-    found = probe(model, training, device, changes=changes, workers=workers)
+    if device == "cuda":
+        probe(model, training, device, seconds=0.0, changes=changes, workers=workers)
+        gc.collect()
+        torch.cuda.empty_cache()
+    sys.stdout.write(f"{READY}\n")
+    sys.stdout.flush()
+    sys.stdin.readline()
+    found = probe(model, training, device, seconds=PROBE, changes=changes, workers=workers)
     needed = step_bytes(found.config, training, batch, device, found.precision)
     predicted = resident(needed, device, checkpointing=found.config.checkpointing)
     every = max(round(seconds / found.seconds / (LINES - 1)), 1)
@@ -97,6 +113,14 @@ def measure(case: str, device: str, seconds: float) -> dict[str, float]:
     }
 
 
+class Begun(NamedTuple):
+    """A process that measures a case, once it is told to."""
+
+    case: str
+    process: subprocess.Popen[str]
+    said: IO[str]  # what it complains of
+
+
 def main() -> None:
     """Measure every case in a process of its own, and print a table of the errors."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -105,6 +129,7 @@ def main() -> None:
         "--case", action="append", help="MODEL batch=N [optimizer=sgd] [precision=...] [field=value ...]"
     )
     parser.add_argument("--seconds", type=float, default=8.0, help="of the longer run, about")
+    parser.add_argument("--jobs", type=int, default=6, help="processes that compile at once on a GPU")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
@@ -113,14 +138,28 @@ def main() -> None:
     errors: list[tuple[float, float]] = []
     row = "{:<54}{:>10}{:>10}{:>8}{:>11}{:>11}{:>8}\n"
     sys.stdout.write(row.format("", "predicted", "took, s", "", "predicted", "MiB", ""))
-    for case in given.case or CASES[given.device]:
+
+    def begin(case: str) -> Begun:
         command = [sys.executable, __file__, "--device", given.device, "--seconds", str(given.seconds), "--one", case]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            sys.stdout.write(f"{case:<54} failed: {done.stderr.strip().splitlines()[-1]}\n")
+        errors = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True)
+        assert process.stdout is not None
+        while process.stdout.readline().strip() not in (READY, ""):
+            pass
+        return Begun(case, process, errors)
+
+    cases = given.case or CASES[given.device]
+    with ThreadPoolExecutor(given.jobs) as pool:
+        begun = list(pool.map(begin, cases)) if given.device == "cuda" else map(begin, cases)
+    for case, process, said in begun:
+        answer, _ = process.communicate("now\n")
+        if process.returncode:
+            said.seek(0)
+            sys.stdout.write(f"{case:<54} failed: {said.read().strip().splitlines()[-1]}\n")
             errors.append((float("inf"), float("inf")))
             continue
-        found = json.loads(done.stdout)
+        found = json.loads(answer.strip().splitlines()[-1])
         time, memory = (found[f"predicted {what}"] / found[f"real {what}"] - 1 for what in ("seconds", "bytes"))
         errors.append((abs(time), abs(memory)))
         sizes = [f"{found[f'{kind} bytes'] / 2**20:,.0f}" for kind in ("predicted", "real")]
