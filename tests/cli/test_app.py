@@ -165,3 +165,14 @@ def test_the_demo_speaks_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert steps["tokens"] == [1, 197, 768]
     assert steps["query, key, value"] == [1, 197, 2304]
     assert steps["attention weights"] == [1, 12, 197, 197]
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_a_finished_program_ends_changes_nothing() -> None:
+    code = (
+        "import atexit, os, signal, sys; atexit.register(os.kill, os.getpid(), signal.SIGINT); "
+        "from vitrail.cli import main; sys.exit(main(['--version']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout

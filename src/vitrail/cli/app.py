@@ -1,5 +1,6 @@
 """The `vitrail` program: its commands, how each calls its function, and how its errors look."""
 
+import atexit
 import contextlib
 import functools
 import inspect
@@ -7,7 +8,9 @@ import io
 import os
 import select
 import shlex
+import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -231,7 +234,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         show_bug(_name_of(words), error)
         return BUG
+    finally:
+        atexit.unregister(_end_quietly)
+        atexit.register(_end_quietly)  # once, and the last to come is the first to run
     return 0
+
+
+def _end_quietly() -> None:
+    """Let no Ctrl-C interrupt what libraries do as the program ends: all is done and said."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _nobody_reads() -> bool:

@@ -209,11 +209,13 @@ def test_photographs_are_decoded_by_each_way() -> None:
 def test_a_file_is_loaded_in_a_process_of_its_own() -> None:
     for by, layout in (("vitrail", "google"), ("timm", "timm")):
         opened = open_loading(Load(model="ViT-Ti/16", layout=layout, by=by))  # pyright: ignore[reportArgumentType]
-        found = opened.once()
+        try:
+            found = opened.once()
+        finally:
+            opened.close()
         assert opened.about["file"] > 20e6
         assert found["value"] > 0
         assert 0.5 < found["memory"] / opened.about["file"] < 20
-        opened.close()
 
 
 def test_a_reason_is_one_line_that_says_what_failed() -> None:
