@@ -22,8 +22,8 @@ from torch import nn
 from vitrail.config.recipe import Adam, Training
 from vitrail.models import Model, create
 from vitrail.models.vit import ViT
+from vitrail.runtime.compiled import allow_compilations
 from vitrail.runtime.machine import Group, joined, shard
-from vitrail.train.prepare import allow_compilations
 from vitrail.train.sharded import ShardWriter
 from vitrail.train.state import State, build_optimizer, clip, gradients
 

@@ -18,11 +18,11 @@ from vitrail.data.source import Joined, Source
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.evaluation.results import Result, document_of, over_seeds, write_document
 from vitrail.files import writing
+from vitrail.runtime.compiled import compiles
 from vitrail.runtime.machine import Group, choose_device, is_main_process, joined
 from vitrail.runtime.reporter import SILENT, Reporter, harmless, text_table
 from vitrail.train.gaps import check_classes
 from vitrail.train.guard import DivergedError
-from vitrail.train.prepare import compiles
 from vitrail.train.run import run
 from vitrail.train.task import CUT, Task, choose_parts, cut_dev, training_split
 

@@ -218,21 +218,24 @@ def fit_micro_batch(config: ModelConfig, training: Training, share: int, device:
 
 def step_bytes(config: ModelConfig, training: Training, batch: int, device: str, precision: str) -> int:
     """Predict the peak of a training step of so many images at once: of every network of the objective, and of EMA."""
-    step = step_of(training, batch, device, precision)
+    step = step_of(config, training, batch, device, precision)
     parts = networks(config, training.objective)
     whole = sum(peak_memory(network, step).total for network in parts)
     average = 0 if training.ema is None else FULL * sum(parameters(network).total for network in parts)
     return whole + prediction_bytes(config, training.objective, step) + average
 
 
-def step_of(training: Training, batch: int, device: str, precision: str) -> Step:
+def step_of(config: ModelConfig, training: Training, batch: int, device: str, precision: str) -> Step:
     """Say a step of a training as its memory is counted by."""
+    plain = isinstance(config, ViTConfig) and config.reads_class_token_alone and not config.attention_dropout
     return Step(
         kind="train",
         batch=batch,
         precision="bfloat16" if precision == "bfloat16" else "float32",
         optimizer=next(word for word, kind in OPTIMIZERS.items() if isinstance(training.optimizer, kind)),
         device="cuda" if device == "cuda" else "cpu",
+        compiled=device == "cuda" and training.compile != "off",
+        class_token_alone=plain and isinstance(training.objective, Labels),
     )
 
 

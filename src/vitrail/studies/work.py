@@ -17,6 +17,7 @@ from vitrail.checkpoint.load import load
 from vitrail.checkpoint.run_folder import SAVED
 from vitrail.config import ModelConfig, ViTConfig, parse
 from vitrail.config.positions import LearnedPositions
+from vitrail.config.recipe import Adam, Training
 from vitrail.config.recipes import RECIPES, adjust
 from vitrail.data.source import Source
 from vitrail.errors import ConfigError
@@ -28,7 +29,7 @@ from vitrail.models import Model, ViT, create
 from vitrail.models.build import build, draw
 from vitrail.ops.cost.counts import Step, exaflops, forward_macs, parameters, peak_memory
 from vitrail.ops.cost.fit import SHARE, largest_batch
-from vitrail.runtime.machine import choose_device, free_memory
+from vitrail.runtime.machine import choose_device, free_memory, step_of
 from vitrail.studies.scales import lengths
 from vitrail.studies.sets import classes_of, count_of, open_set
 from vitrail.studies.table import Cell, Count, Images, Look, Network, Numbers, Speed, Train, packed_numbers
@@ -222,8 +223,8 @@ def time_forward(work: Speed, device: str) -> Numbers:
     whole = torch.cuda.mem_get_info(place)[1] if gpu else free_memory(place)
     room = int(work.memory * 2**30) if work.memory else int(SHARE * whole)
     found = {"images_per_second": statistics.median(repeats), "repeats": repeats, "batch": best}
-    kind = {"precision": "bfloat16", "device": "cuda"} if gpu else {"precision": "float32", "device": "cpu"}
-    most = largest_batch(config, Step(kind="train", batch=1, **kind), room)  # pyright: ignore[reportArgumentType]
+    step = step_of(config, Training(optimizer=Adam(), steps=1), 1, place.type, "bfloat16" if gpu else "float32")
+    most = largest_batch(config, step, room)
     return {**count(config), **found, "largest_batch": most}
 
 

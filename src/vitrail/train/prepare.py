@@ -27,6 +27,7 @@ from vitrail.models import Model, ViT
 from vitrail.models.dense import DenseViT
 from vitrail.ops.masking import make_palette
 from vitrail.runtime.class_token import ClassTokenForward
+from vitrail.runtime.compiled import allow_compilations, backend_for, compiles
 from vitrail.runtime.inference import InferenceOptions
 from vitrail.runtime.machine import Group, fit_micro_batch, shard
 from vitrail.runtime.reporter import Reporter
@@ -288,7 +289,7 @@ def called(objective: BuiltObjective | DensePrediction) -> nn.Module:
 
 def wrap(model: Model, module: nn.Module, training: Training, group: Group) -> tuple[Forward, Autocast]:
     """Give what is trained as it is called, compiled and shared among ranks, and what holds gradients back."""
-    compiled = compiles(training, group.device)
+    compiled, backend = compiles(training, group.device), backend_for(model.config, group.device)
     if group.world_size > 1 and training.parallel == "fsdp":
         module = module.model if isinstance(module, ClassTokenForward) else module  # which shards blocks as they are
         stages = (child for child in model.children() if sum(1 for _ in child.parameters()) > 1)  # of a ResNet
@@ -297,25 +298,15 @@ def wrap(model: Model, module: nn.Module, training: Training, group: Group) -> t
             # Blocks share their code and differ in their rate of stochastic depth; each trains and evaluates.
             allow_compilations(2 * len(parts) + 2)
             for part in parts:
-                part.compile(dynamic=False)
+                part.compile(dynamic=False, backend=backend)
         shard(module, parts)
         return module, nullcontext
     if compiled:
         allow_compilations(COMPILATIONS)
     if group.world_size > 1:
         whole = DistributedDataParallel(module, device_ids=[group.device] if group.device.type == "cuda" else None)
-        return (torch.compile(whole, dynamic=False) if compiled else whole), whole.no_sync
-    return (torch.compile(module, dynamic=False) if compiled else module), nullcontext
-
-
-def allow_compilations(count: int) -> None:
-    """Let a module's code be compiled so many times in this process; beyond that torch runs it as it is, and slowly."""
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, count)
-
-
-def compiles(training: Training, device: torch.device) -> bool:
-    """Tell whether the model is compiled."""
-    return training.compile == "on" or (training.compile == "auto" and device.type == "cuda")
+        return (torch.compile(whole, dynamic=False, backend=backend) if compiled else whole), whole.no_sync
+    return (torch.compile(module, dynamic=False, backend=backend) if compiled else module), nullcontext
 
 
 def training_feed(source: Source, model: Model, training: Training, batch: int, **options: Any) -> Loader:  # noqa: ANN401

@@ -7,8 +7,10 @@ from typing import get_args
 from vitrail.config import ModelConfig, ViTConfig, names, override, whole
 from vitrail.config.check import one_of
 from vitrail.config.devices import GIB, read_memory
-from vitrail.ops.cost.counts import Optimizer, Step, parameters
+from vitrail.config.recipe import Training
+from vitrail.ops.cost.counts import Optimizer, parameters
 from vitrail.ops.cost.fit import SHARE, equal_parts, largest_batch
+from vitrail.runtime.machine import OPTIMIZERS, step_of
 from vitrail.runtime.reporter import text_table
 from vitrail.verbs.planning import AnyModel, check_optimizer, title_and_config
 
@@ -88,7 +90,8 @@ def list_fits(
 
 
 def _fit(name: str, config: ModelConfig, memory: int, batch: int, optimizer: str, device: str) -> Fit:
-    half = Step(kind="train", batch=1, precision="bfloat16", optimizer=optimizer, device=device)  # pyright: ignore[reportArgumentType]
+    kind = next(kind for word, kind in OPTIMIZERS.items() if word == optimizer)
+    half = step_of(config, Training(optimizer=kind(), steps=1), 1, device, "bfloat16")
     again, room = override(config, {"checkpointing": True}), SHARE * memory
     training = largest_batch(config, half, room)
     checkpointing = largest_batch(again, half, room)

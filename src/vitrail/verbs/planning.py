@@ -48,7 +48,7 @@ class Asked:
     @property
     def step(self) -> counts.Step:
         """A training step of the whole batch."""
-        return step_of(self.training, self.training.batch_size, self.device, self.precision)
+        return step_of(self.config, self.training, self.training.batch_size, self.device, self.precision)
 
     @property
     def steps(self) -> int | None:

@@ -189,9 +189,9 @@ def test_whole_runs_give_the_rate_of_their_logs() -> None:
 
 @pytest.mark.parametrize("kind", ["train", "infer"])
 def test_memory_is_predicted_as_by_a_plan(kind: Any) -> None:
-    plan: Any = vitrail.plan("ViT-S/16", batch_size=8, precision="float32", device="cuda")
+    plan: Any = vitrail.plan("BiT-R50x1", batch_size=8, precision="float32", device="cuda")
     expected = plan.document()["memory"]["training" if kind == "train" else "inference"]["total"]
-    work = StepMemory(shape=Shape(model="ViT-S/16", batch=8), kind=kind, predicted=True)
+    work = StepMemory(shape=Shape(model="BiT-R50x1", batch=8), kind=kind, predicted=True)
     assert predict(work, torch.device("cuda")) == expected
     assert open_work(work, CLOCK).once()["value"] > expected / 2**20 * 0.9  # what a process keeps beside, on a CPU
 

@@ -6,7 +6,7 @@ that is held at any moment of the step.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal, assert_never
 
 from vitrail.config import BiTConfig, HybridStem, ModelConfig, PatchStem, ViTConfig, positions as kinds
@@ -159,6 +159,8 @@ class Step:
     precision: Precision = "float32"
     optimizer: Optimizer = "adam"
     device: Device = "cuda"
+    compiled: bool = False  # for a GPU, as training does
+    class_token_alone: bool = False  # the last block gives the class token alone, where nothing else of it is read
 
     @property
     def item(self) -> int:
@@ -167,8 +169,8 @@ class Step:
 
     @property
     def norm(self) -> int:
-        """Bytes of what a GroupNorm reads and writes: autocast widens them on a GPU, and not on the CPU."""
-        return FULL if self.device == "cuda" else self.item
+        """Bytes of what a GroupNorm reads and writes: autocast widens them on a GPU, unless they are compiled."""
+        return FULL if self.device == "cuda" and not self.compiled else self.item
 
     @property
     def copy(self) -> int:
@@ -281,9 +283,13 @@ def _vit(config: ViTConfig, step: Step) -> Iterator[Stretch]:
     )
     rates = token * 2 * FULL  # a norm's mean and deviation
     logsumexp = token * config.heads * FULL
+    # What norms and activations write is made again in the backward pass of a compiled step (runtime/compiled.py).
+    recomputes = step.compiled and isinstance(config.stem, PatchStem) and not config.checkpointing
+    gated = config.mlp == "gated"
     inner = 1 if config.activation == "relu" else 2  # ReLU keeps its output alone, which the next layer keeps anyway
-    inner += 2 if config.mlp == "gated" else 0  # both halves, and the activation of one, before their product
+    inner += 2 if gated else 0  # both halves, and the activation of one, before their product
     inner += 1 if config.inner_norm != "none" else 0  # what the norm reads
+    inner = 1 + gated if recomputes else inner
     mixed = config.head_width * config.heads
     turned = isinstance(config.positions, kinds.RotaryPositions)
     # Relative keys form a matrix of logits, and so does dropout on the CPU; all of it, or chunks that are made again.
@@ -294,10 +300,10 @@ def _vit(config: ViTConfig, step: Step) -> Iterator[Stretch]:
     whole = formed and pairs <= CHUNK
     kept = (
         2 * line * FULL  # what the norms read
-        + 2 * line * item  # what they write
+        + (0 if recomputes else 2 * line * item)  # what they write
         + 4 * token * mixed * item  # query, key and value; the mixed values
-        + (2 * token * mixed * item if config.qk_norm else 0)  # queries and keys before their norms
-        + (2 * token * mixed * item if turned else 0)  # and before they are turned
+        + (2 * token * mixed * item if config.qk_norm and not recomputes else 0)  # queries and keys before their norms
+        + (2 * token * mixed * item if turned and not recomputes else 0)  # and before they are turned
         + (token * mixed * item if config.inner_norm == "both" else 0)
         + inner * token * wide * item
         + 2 * rates
@@ -317,12 +323,15 @@ def _vit(config: ViTConfig, step: Step) -> Iterator[Stretch]:
         kept=kept,
         forward=max(alive, heads),
         backward=max(
-            line * (FULL + branch) + token * wide * item,
+            line * (FULL + branch) + (1 + recomputes) * token * wide * item,
             line * (FULL + 4 * item) - (inner * token * wide + line) * item + 3 * matrix,
         ),
         entry=line * FULL,
     )
-    yield from [block] * config.layers
+    yield from [block] * (config.layers - 1)
+    # Keys and values of all tokens, and what is read for them; the rest is of one token.
+    alone = line * (FULL + (0 if recomputes else item)) + 2 * token * mixed * item + rates
+    yield replace(block, kept=alone, backward=line * (FULL + 4 * item)) if step.class_token_alone else block
     logits = step.batch * (config.classes or 0)
     directions = _directions(config)
     held = config.pooling == "max" or (config.pooling == "token" and item == FULL)  # the norm's output, all of it

@@ -57,7 +57,9 @@ def write(work: Load, folder: Path) -> Path:
 def measure(by: Library, path: Path, model: str) -> dict[str, float]:
     """Load once; give the seconds, and the bytes above those that were held after the imports."""
     if by == "vitrail":
-        tiny = vitrail.create("ViT-Ti/16", depth=1, classes=1)  # imports what a load needs, and leaves little free memory
+        tiny = vitrail.create(
+            "ViT-Ti/16", depth=1, classes=1
+        )  # imports what a load needs, and leaves little free memory
         tiny(torch.zeros(1, 3, 224, 224))
         del tiny
         load: Callable[[Path], nn.Module] = vitrail.load

@@ -27,7 +27,7 @@ def open_memory(work: StepMemory, device: torch.device) -> Opened:
 
 
 def training_of(work: StepMemory) -> Training:
-    """Say the training whose step it is; eager, as what is compiled is not predicted."""
+    """Say the training whose step it is; eager, since to compile takes longer than to measure."""
     batch = work.shape.batch
     optimizer, precision = OPTIMIZERS[work.optimizer], work.precision
     return Training(
