@@ -12,6 +12,7 @@ from torch.nn import functional as F
 import vitrail
 from vitrail.config import parse
 from vitrail.models import Model
+from vitrail.ops.cost.counts import Step, activation_bytes
 from vitrail.runtime.compiled import backend_for, lean_inductor, quick_inductor
 
 BATCH, TOKENS, WIDTH, WIDE, DEPTH = 3, 17, 24, 40, 2
@@ -63,6 +64,15 @@ def test_what_norms_and_activations_write_is_made_again_to_the_same_gradients(un
         torch.testing.assert_close(ours, plain, atol=1e-5, rtol=1e-4)
     # Of every block: two norms' outputs and the activation's.
     assert usual - lean >= BATCH * TOKENS * (2 * WIDTH + WIDE) * (DEPTH - 1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler on the CPU")
+def test_what_it_keeps_is_what_a_plan_says(untyped: None) -> None:
+    model = small()
+    _, _, numbers = step(model, lean_inductor)
+    said = activation_bytes(model.config, Step(kind="train", batch=BATCH, compiled=True))
+    assert abs(4 * numbers / said - 1) < 0.03
 
 
 def test_a_gpu_trains_plain_vits_with_it_and_a_cpu_none() -> None:

@@ -214,4 +214,4 @@ def give_keys(model: nn.Module, keys: Int64[Tensor, " B"] | None) -> None:
     # Salts are counted here, so that none is there twice: names change with wrappers, a copied layer has its twin's.
     # They go into the keys, since a number on a module is a constant to torch.compile: every block would be another.
     for salt, module in enumerate(part for part in model.modules() if isinstance(part, SampleRandom)):
-        module.keys = None if keys is None else salted(keys, salt)
+        module.keys = None if keys is None or module.rate == 0 else salted(keys, salt)
