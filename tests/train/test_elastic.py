@@ -1,5 +1,6 @@
 """`--elastic`: ranks that die cost at most `save_every` steps, and change nothing."""
 
+import contextlib
 import json
 import os
 import random
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from killed_runs import SAVE, Runs, arguments, free_port, leftovers, result
+from killed_runs import LIMIT, SAVE, Runs, arguments, free_port, leftovers, result
 
 from vitrail.errors import ConfigError
 from vitrail.runtime.elastic import check_elastic
@@ -40,7 +41,11 @@ def torchrun(said: Path, command: list[str], *how: str) -> Iterator[subprocess.P
         try:
             yield process
         finally:
+            left = workers(process.pid) if process.poll() is None else []
             process.kill()
+            for each in left:  # of a test that failed
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGKILL)
 
 
 def workers(launcher: int) -> list[int]:
@@ -72,7 +77,7 @@ def test_ranks_that_are_killed_cost_at_most_the_steps_of_a_checkpoint(
 ) -> None:
     changed = {**CHANGED, "parallel": parallel}
     whole, out, said = tmp_path / "whole", tmp_path / "run", tmp_path / "said"
-    ended = runs.all(arguments(images, whole, steps=STEPS, changed=changed), ranks=2)
+    ended = runs.all(arguments(images, whole, steps=STEPS, changed=changed), ranks=2, limit=LIMIT * (1 + KILLS))
     assert [one.status for one in ended] == [0, 0], ended
     said.touch()
     dice, killed = random.Random(parallel), list[int]()

@@ -23,6 +23,7 @@ from vitrail.models import find_device
 from vitrail.models.objectives import decoder_config, outputs_of
 from vitrail.ops.cost.counts import FULL, MOMENTS, Optimizer, Step, parameters, peak_memory
 from vitrail.ops.cost.fit import SHARE as SHARE, equal_parts, largest
+from vitrail.runtime.meeting import meet
 from vitrail.runtime.watch import Watch, watched
 
 Result = TypeVar("Result")
@@ -126,15 +127,20 @@ def joined(device: str | torch.device | None) -> Iterator[Group]:
         return
     begun = not dist.is_initialized()
     if begun:
-        dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=PATIENCE)
+        store, rank, ranks, word = meet(PATIENCE)
+    else:
+        store, rank, ranks = None, dist.get_rank(), dist.get_world_size()
+        word = Group(device=place, rank=rank, world_size=ranks).broadcast(secrets.token_hex(8))
     try:
-        hosts = dist.new_group(backend="gloo", timeout=PATIENCE) if place.type == "cuda" else None
-        rank, ranks = dist.get_rank(), dist.get_world_size()
-        token = Group(device=place, rank=rank, world_size=ranks, hosts=hosts).broadcast(secrets.token_hex(8))
-        with nullcontext() if ranks == 1 else watched(lambda: Watch(rank, ranks, token)) as watch:
+        with nullcontext() if ranks == 1 else watched(lambda: Watch(rank, ranks, word)) as watch:
+            with nullcontext() if watch is None else watch.waiting():
+                if begun:
+                    backend = "nccl" if place.type == "cuda" else "gloo"
+                    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=PATIENCE)
+                hosts = dist.new_group(backend="gloo", timeout=PATIENCE) if place.type == "cuda" else None
             yield Group(device=place, rank=rank, world_size=ranks, hosts=hosts, watch=watch)
     finally:
-        if begun:
+        if begun and dist.is_initialized():
             LEFT.append(dist.group.WORLD)
             dist.destroy_process_group()
 
