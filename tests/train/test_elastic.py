@@ -29,8 +29,10 @@ def test_it_is_refused_where_nobody_begins_processes_anew() -> None:
         check_elastic({})
     with pytest.raises(ConfigError, match="elastic needs restarts"):
         check_elastic({"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_MAX_RESTARTS": "0"})
-    found = check_elastic({"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_MAX_RESTARTS": "3", "WORLD_SIZE": "2"})
-    assert found == "elastic: 2 processes, begun anew 0 of 3 times"
+    found = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_MAX_RESTARTS": "3", "WORLD_SIZE": "2"}
+    said = "elastic: 2 processes, begun anew 0 of 3 times"
+    assert check_elastic(found) == f"{said}; no machine can join, as TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 is not set"
+    assert check_elastic({**found, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}) == said
 
 
 @contextmanager
