@@ -39,13 +39,7 @@ from vitrail.train.gaps import count_classes
 from vitrail.train.guard import Guard
 from vitrail.train.journal import Journal
 from vitrail.train.loop import Chore, Plan
-from vitrail.train.measuring import (
-    measure_accuracy,
-    measure_dense,
-    measure_objective,
-    measure_task,
-    tune_thresholds,
-)
+from vitrail.train.measuring import measure_accuracy, measure_dense, measure_objective, measure_task, tune_thresholds
 from vitrail.train.objective import (
     BuiltObjective,
     Classification,
@@ -130,7 +124,8 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
     guard = Guard(optimizer, group.device, waits=training.parallel == "fsdp" and group.world_size > 1)
     autocast = partial(torch.autocast, group.device.type, torch.bfloat16, enabled=precision == "bfloat16")
     share = -(-min(training.batch_size, feed.order.size or training.batch_size) // group.world_size)
-    micro = min(group.all_gather(fit_micro_batch(model.config, training, share, group.device, precision)))
+    fits = fit_micro_batch(model.config, training, share, group.device, precision, group.world_size)
+    micro = min(group.all_gather(fits))
     for text in describe_savings(model, training):
         report.note(text)
     report.note(f"{precision} on {group.device}" + (f", {group.world_size} processes" if group.world_size > 1 else ""))
