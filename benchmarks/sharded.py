@@ -28,6 +28,7 @@ from vitrail.train.sharded import ShardWriter
 from vitrail.train.state import State, build_optimizer, clip, gradients
 
 CLASSES, WARM = 1000, 5
+SAVES, TOGETHER = 3, 5  # checkpoints; steps that are timed as one, as in a run that no step waits for its GPU
 
 
 def main() -> None:
@@ -111,25 +112,26 @@ def save(given: argparse.Namespace, group: Group, folder: Path, step: Callable[[
     """Measure steps while a checkpoint is written, and what a run pays that writes one every so many steps."""
     (folder / "checkpoints").mkdir()
     writer = ShardWriter(group)
-    for number in range(3):
-        alone = timed(step, 3 * given.steps, group.device)
+    for number in range(SAVES):
+        alone = [timed(step, TOGETHER, group.device) for _ in range(given.steps)]
         state.step += 1
         start = time.perf_counter()
         writer.begin(state, folder / "checkpoints" / f"step-{state.step:09d}", {})
         stopped = time.perf_counter() - start
-        meanwhile = []
+        meanwhile: list[float] = []
         while writer.thread is not None and writer.thread.is_alive():
-            meanwhile.append(timed(step, 1, group.device))
+            meanwhile.append(timed(step, TOGETHER, group.device))
         path = writer.wait()
         assert path is not None
         total = time.perf_counter() - start
         size = sum(file.stat().st_size for file in path.iterdir())
-        each = statistics.fmean(meanwhile) if meanwhile else alone
-        cost = (stopped + len(meanwhile) * (each - alone)) / (given.every * alone)
+        usual = statistics.fmean(alone)
+        each = statistics.fmean(meanwhile) if meanwhile else usual
+        cost = (stopped + TOGETHER * len(meanwhile) * (each - usual)) / (given.every * usual)
         say(
             f"checkpoint {number + 1}: {size / 1e9:.2f} GB in {total:.1f} s; the training stood {stopped:.2f} s; a "
-            f"step takes {each:.4f} s meanwhile, {alone:.4f} s without: {each / alone - 1:+.1%} (at most 5 % is asked "
-            f"for); every {given.every} steps that costs {cost:.2%}",
+            f"step takes {each:.4f} s meanwhile ({TOGETHER * len(meanwhile)} steps), {usual:.4f} s without: "
+            f"{each / usual - 1:+.1%} (at most 5 % is asked for); every {given.every} steps that costs {cost:.2%}",
         )
 
 

@@ -13,6 +13,8 @@ export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-}
 export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-}
 [ -n "$NCCL_SOCKET_IFNAME" ] || unset NCCL_SOCKET_IFNAME
 [ -n "$GLOO_SOCKET_IFNAME" ] || unset GLOO_SOCKET_IFNAME
+# Without it the second machine cannot join or come back: torchrun would not tell it where the others meet.
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 
 torchrun --nnodes 1:2 --nproc-per-node "${RANKS:-gpu}" --max-restarts 100 \
     --rdzv-backend c10d --rdzv-endpoint "$FIRST:29400" --rdzv-id vitrail \

@@ -9,21 +9,26 @@ worker that computed it. So a worker that is killed costs its part alone, and th
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitrail.config.check import whole
+from vitrail import errors
+from vitrail.config.check import not_negative, whole
+from vitrail.config.given import check_weights
 from vitrail.errors import ConfigError, DataError
 from vitrail.files import fingerprint_of, home_path, write_bytes
 from vitrail.runtime.reporter import SILENT
 from vitrail.verbs import predict as verbs
 from vitrail.verbs.images import gather_images
+from vitrail.verbs.opening import check_options
 from vitrail.verbs.predictions import save_features
 
 PART = 4096  # images of a file
 ASKED = "asked.json"
+OF_PREDICT = ("top", "score", "windows")  # options of `predict` alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +70,12 @@ def _run(
         raise ConfigError("vitrail.ray needs Ray: pip install 'vitrail[ray]' 'ray[data]'.") from error
     whole("workers", workers)
     whole("part", part)
+    not_negative("gpus", gpus)
     if not isinstance(model, str | os.PathLike):
         raise ConfigError("on Ray the model is a name, a file or a folder that every machine sees. Save it first.")
+    check_weights(os.fspath(model))
+    named = {name: value for name, value in options.items() if kind == "embed" or name not in OF_PREDICT}
+    check_options(embed if kind == "embed" else predict, verbs.PredictOptions, named)
     source = gather_images(images, SILENT)
     paths = [source.name(number) for number in range(len(source))]
     if missing := next((path for path in paths if not os.path.isfile(path)), None):
@@ -86,9 +95,11 @@ def _run(
         given = {"kind": kind, "model": os.fspath(model), "folder": str(folder), "options": how}
         worker: Any = _Worker
         data = ray.data.from_items(tasks, override_num_blocks=len(tasks))
-        data.map(
-            worker, fn_constructor_kwargs=given, concurrency=min(workers, len(tasks)), num_gpus=gpus or None
-        ).materialize()
+        at_once = min(workers, len(tasks))
+        try:
+            data.map(worker, fn_constructor_kwargs=given, concurrency=at_once, num_gpus=gpus or None).materialize()
+        except Exception as error:
+            raise _cause(error) from error
     summaries = [json.loads((folder / f"{_name(number)}.json").read_bytes()) for number in range(count)]
     return Written(
         folder=folder,
@@ -97,6 +108,13 @@ def _run(
         parts=count,
         reused=len(there),
     )
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Find what a worker said itself, in what Ray says of it."""
+    said = re.findall(r"^vitrail\.errors\.(\w+): (.+)$", str(error), re.MULTILINE)
+    kind = getattr(errors, said[-1][0], ConfigError) if said else None
+    return error if kind is None else kind(said[-1][1])
 
 
 def _name(number: int) -> str:
@@ -110,6 +128,8 @@ def _claim(folder: Path, asked: Mapping[str, Any]) -> None:
         if json.loads(file.read_bytes()) != asked:
             raise ConfigError(f"{folder} holds what was asked otherwise ({ASKED}). Give another folder.")
         return
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is a file; expected a folder for the parts. Give another.")
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} holds other files. Give another folder.")
     folder.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ from vitrail.data.decode import ImageError
 from vitrail.data.open import open_data
 from vitrail.data.sources import tar as tars
 from vitrail.data.sources.tar import TarSource, expand
+from vitrail.data.sources.tar_headers import members
 from vitrail.errors import ConfigError, DataError
 
 
@@ -31,9 +32,9 @@ def blob(number: int, size: int = 700) -> bytes:
     return np.random.default_rng(number).bytes(size + 37 * number)
 
 
-def write(path: Path, members: dict[str, bytes], *, form: int = tarfile.PAX_FORMAT, mode: str = "w") -> Path:
+def write(path: Path, files: dict[str, bytes], *, form: int = tarfile.PAX_FORMAT, mode: str = "w") -> Path:
     with tarfile.open(path, mode, format=form) as tar:  # pyright: ignore[reportArgumentType, reportCallIssue]
-        for name, data in members.items():
+        for name, data in files.items():
             info = tarfile.TarInfo(name)
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
@@ -284,3 +285,56 @@ def test_folders_in_a_tar_that_are_no_classes_label_nothing(names: tuple[str, ..
     assert list(TarSource(path, unlabeled=True).labels) == [-1, -1]
     folders = write(tmp_path / "b.tar", {"a/0.jpg": blob(0), "b/1.jpg": blob(1), "a/0.cls": b"7"})
     assert list(TarSource(folders).labels) == [7]  # a label that is said goes before the folder
+
+
+def headers(path: Path) -> tuple[list[tuple[str, int, float, int, int]], list[str]]:
+    problems: list[str] = []
+    with path.open("rb") as file:
+        return [tuple(each) for each in members(file, path.stat().st_size, problems)], problems
+
+
+@pytest.mark.parametrize(
+    ("form", "of_all"),
+    [
+        (tarfile.USTAR_FORMAT, {}),
+        (tarfile.GNU_FORMAT, {}),
+        (tarfile.PAX_FORMAT, {}),
+        (tarfile.PAX_FORMAT, {"mtime": "17.5"}),
+    ],
+)
+def test_plain_headers_are_read_as_pythons_reader_reads_them(tmp_path: Path, form: int, of_all: dict[str, str]) -> None:
+    path, random = tmp_path / "all.tar", np.random.default_rng(form)
+    names = [
+        "a.png",
+        "b" * 100,
+        "c" * 40 + "/" + "d" * 90,
+        "e/" + "f" * 250,
+        "\u00e9\u4e2d.png",
+        "sub/x.png",
+        "g h.cls",
+    ]
+    names = [name for name in names if form != tarfile.USTAR_FORMAT or len(name) <= 131]
+    with tarfile.open(path, "w", format=form, pax_headers=of_all) as tar:
+        for number, name in enumerate(names * 3):
+            member = tarfile.TarInfo(f"{number}{name}" if len(name) != 100 else name)
+            member.size, member.mtime = int(random.integers(0, 2000)), int(random.integers(0, 1 << 32))
+            member.uname, member.uid = "\u00e9l\u00e8ve" * (number % 3), int(random.integers(0, 1 << 20))
+            tar.addfile(member, io.BytesIO(random.bytes(member.size)))
+    with tarfile.open(path) as tar:
+        wanted = [(one.name, one.size, one.mtime, one.chksum, one.offset_data) for one in tar]
+    assert headers(path) == (wanted, [])
+
+
+@pytest.mark.parametrize("place", [0, 99, 101, 124, 136, 148, 154, 156, 329, 345, 511])
+def test_a_header_with_one_wrong_byte_is_damaged_wherever_it_is(tmp_path: Path, place: int) -> None:
+    path = tmp_path / "damaged.tar"
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for name in ("a.png", "b.png", "c.png"):
+            tar.addfile(tarfile.TarInfo(name))
+    data = bytearray(path.read_bytes())
+    data[512 + place] ^= 1
+    path.write_bytes(data)
+    found, problems = headers(path)
+    assert [each[0] for each in found] == ["a.png"]
+    assert len(problems) == 1
+    assert "damaged" in problems[0]

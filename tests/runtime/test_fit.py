@@ -48,6 +48,29 @@ def test_less_memory_makes_smaller_parts_and_each_fits_where_one_more_would_not(
     assert len(set(found.values())) >= 5
 
 
+def test_ranks_that_share_weights_out_have_room_for_more_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ranks hold of weights, moments and gradients is 16 bytes a weight, and 20 with an average."""
+    free = needed(60) / 0.8 + 1
+    monkeypatch.setattr(machine, "free_memory", lambda device: int(free))
+    activations = (needed(60) - needed(30)) / 30  # of an image, with the image itself
+    size = 16 * parameters(MODEL).total
+    for ranks, parallel, ema in (
+        (1, "fsdp", None),
+        (8, "ddp", None),
+        (4, "fsdp", None),
+        (8, "fsdp", None),
+        (8, "fsdp", EMA()),
+    ):
+        training = Training(steps=5, optimizer=Adam(), parallel=parallel, ema=ema)  # pyright: ignore[reportArgumentType]
+        found = fit_micro_batch(MODEL, training, 10**9, CPU, "float32", ranks)
+        if ranks == 1 or parallel == "ddp":
+            assert found <= 60
+            continue
+        more = size * (1 - 1 / ranks) - (0 if ema is None else size / 4 / ranks)
+        assert 60 < found <= 60 + more / activations
+        assert found > 60 + 0.5 * more / activations  # a block is whole, and its gradients
+
+
 def test_the_average_and_adams_moments_take_room_and_bfloat16_makes_some(monkeypatch: pytest.MonkeyPatch) -> None:
     free = needed(240) / 0.8 + 1
     plain = fitted(monkeypatch, free, 240)

@@ -1,6 +1,7 @@
 """One step beside a step by hand; micro-batches, bad images, patience, numbers that are not finite; learning."""
 
 import copy
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from vitrail.runtime.reporter import SILENT, Reporter
 from vitrail.train.guard import DivergedError
 from vitrail.train.loop import Chore, accumulate, micro_step, sample_keys, split_micro_batches, train, train_step
 from vitrail.train.objective import Classification
-from vitrail.train.prepare import Ready, called, prepare
+from vitrail.train.prepare import Ready, called, prepare, resolve_steps
 from vitrail.train.run import run
 from vitrail.train.state import State, gradients
 from vitrail.train.task import Parts, Task
@@ -426,6 +427,37 @@ def test_patience_ends_a_run_and_the_best_is_taken(
     assert outcome.metrics == {"accuracy": 0.6, "count": 2}
     assert any("the best was at step 4: taking it" in note for note in notes)
     assert_same(vitrail.load(tmp_path / "run").state_dict(), seen[1])
+
+
+def test_steps_are_logged_before_they_are_evaluated_and_those_that_patience_ends_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = iter([0.6, 0.7, 0.2])
+    monkeypatch.setattr("vitrail.train.prepare.measure_accuracy", lambda *_: {"accuracy": next(values)})
+    config = training(steps=40, evaluate_every=2, log_every=4, patience=1)
+    assert run(task(tmp_path / "run", images_of(24), config, val=images_of(3)), Reporter()).step == 6
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    found = [(line["kind"], line["step"], line.get("images")) for line in lines]
+    each = config.batch_size
+    assert found == [
+        ("evaluation", 2, None),
+        ("train", 4, 4 * each),
+        ("evaluation", 4, None),
+        ("evaluation", 6, None),
+        ("train", 6, 2 * each),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("steps", "evaluated", "every"), [(100, 0, 10), (100, 50, 10), (100, 1000, 42), (3, 10_000, 3), (5, 3, 1)]
+)
+def test_evaluations_take_no_longer_than_the_steps_between_them_unless_asked_for(
+    steps: int, evaluated: int, every: int, tmp_path: Path
+) -> None:
+    loader = ready(tmp_path, images_of(24), steps=4).plan.feed
+    config = replace(training(steps=steps), batch_size=8, evaluate_every=None, save_every=None)
+    assert resolve_steps(config, loader, evaluated)[0].evaluate_every == every
+    assert resolve_steps(replace(config, evaluate_every=1), loader, evaluated)[0].evaluate_every == 1
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import torch
 from evaluating import NAMES, Pictures, guessing, write_folder
 
 import vitrail
-from vitrail.errors import ConfigError, DataError
+from vitrail.errors import CheckpointError, ConfigError, DataError
 
 IMAGES = int(os.environ.get("VITRAIL_RAY_IMAGES", "120"))
 
@@ -88,3 +88,34 @@ def test_what_no_other_machine_sees_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("ten years")
     with pytest.raises(DataError, match="no image"):
         predict("vitrail-ti8", tmp_path / "none", tmp_path / "out")
+
+
+def test_what_cannot_be_is_refused_before_ray_starts(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    from vitrail.ray import embed
+
+    (image := tmp_path / "a.png").write_bytes(b"no image")
+    for options, words in (
+        ({"workers": 0}, "workers must be a whole number, at least 1"),
+        ({"gpus": -1}, "gpus must be at least 0"),
+        ({"gpus": "one"}, "gpus must be a finite number"),
+        ({"part": 0.5}, "part must be a whole number"),
+        ({"wrokers": 3}, "embed has no option 'wrokers'. Did you mean 'workers'"),
+        ({"top": 3}, "embed has no option 'top'"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            embed("vitrail-ti8", [image], tmp_path / "out", **options)
+    with pytest.raises(CheckpointError, match="there is no file"):
+        embed("no-such-model", [image], tmp_path / "out")
+    with pytest.raises(ConfigError, match="is a file; expected a folder"):
+        embed("vitrail-ti8", [image], image)
+    assert not (tmp_path / "out").exists()
+
+
+def test_of_what_ray_says_the_workers_own_words_are_kept() -> None:
+    pytest.importorskip("ray")
+    from vitrail.ray import _cause
+
+    said = "The actor died:\n  File x\nvitrail.errors.CheckpointError: a.npz is damaged.\nmore"
+    assert repr(_cause(RuntimeError(said))) == repr(CheckpointError("a.npz is damaged."))
+    assert repr(_cause(other := RuntimeError("no memory"))) == repr(other)

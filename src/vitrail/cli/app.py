@@ -71,7 +71,7 @@ OTHERS |= {
     "noisy_student": "selftrain",
     "self_train": "selftrain",
 }
-OTHERS |= {"classify": "predict", "infer": "predict", "embed": "predict", "inference": "predict"}
+OTHERS |= {"classify": "predict", "infer": "predict", "embed": "predict ... --embed FILE", "inference": "predict"}
 SETTABLE = (*TRAINS, "plan")  # commands whose --set takes any field, not only what a file leaves open
 SHORT = {"-b": "--batch-size", "-j": "--workers"}
 

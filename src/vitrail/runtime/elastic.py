@@ -5,7 +5,10 @@ from collections.abc import Mapping
 from vitrail.errors import ConfigError
 
 RESTARTS, RUN = "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID"
-HOW = "torchrun --nnodes 1:4 --nproc-per-node 8 --max-restarts 100 --rdzv-backend c10d --rdzv-endpoint HOST:29400"
+# Where it is not 1 no machine can join: torchrun does not say again where to meet.
+SHARED = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+HOW = f"{SHARED}=1 torchrun --nnodes 1:4 --nproc-per-node 8 --max-restarts 100 --rdzv-backend c10d"
+HOW += " --rdzv-endpoint HOST:29400"
 
 
 def check_elastic(environment: Mapping[str, str]) -> str:
@@ -16,4 +19,5 @@ def check_elastic(environment: Mapping[str, str]) -> str:
     if not count.isdigit() or not int(count):
         raise ConfigError(f"elastic needs restarts, of which torchrun makes none by default. Give them: {HOW} ...")
     done = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return f"elastic: {environment.get('WORLD_SIZE', '1')} processes, begun anew {done} of {count} times"
+    joins = "" if environment.get(SHARED) == "1" else f"; no machine can join, as {SHARED}=1 is not set"
+    return f"elastic: {environment.get('WORLD_SIZE', '1')} processes, begun anew {done} of {count} times{joins}"

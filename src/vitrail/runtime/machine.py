@@ -21,8 +21,10 @@ from vitrail.config.recipe import SGD, Adam, Muon, Training
 from vitrail.errors import ConfigError
 from vitrail.models import find_device
 from vitrail.models.objectives import decoder_config, outputs_of
-from vitrail.ops.cost.counts import FULL, MOMENTS, Optimizer, Step, parameters, peak_memory
+from vitrail.ops.cost.counts import FULL, MOMENTS, Optimizer, Step, parameters
 from vitrail.ops.cost.fit import SHARE as SHARE, equal_parts, largest
+from vitrail.ops.cost.ranks import Ranks
+from vitrail.runtime.meeting import meet
 from vitrail.runtime.watch import Watch, watched
 
 Result = TypeVar("Result")
@@ -126,15 +128,20 @@ def joined(device: str | torch.device | None) -> Iterator[Group]:
         return
     begun = not dist.is_initialized()
     if begun:
-        dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=PATIENCE)
+        store, rank, ranks, word = meet(PATIENCE)
+    else:
+        store, rank, ranks = None, dist.get_rank(), dist.get_world_size()
+        word = Group(device=place, rank=rank, world_size=ranks).broadcast(secrets.token_hex(8))
     try:
-        hosts = dist.new_group(backend="gloo", timeout=PATIENCE) if place.type == "cuda" else None
-        rank, ranks = dist.get_rank(), dist.get_world_size()
-        token = Group(device=place, rank=rank, world_size=ranks, hosts=hosts).broadcast(secrets.token_hex(8))
-        with nullcontext() if ranks == 1 else watched(lambda: Watch(rank, ranks, token)) as watch:
+        with nullcontext() if ranks == 1 else watched(lambda: Watch(rank, ranks, word)) as watch:
+            with nullcontext() if watch is None else watch.waiting():
+                if begun:
+                    backend = "nccl" if place.type == "cuda" else "gloo"
+                    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=PATIENCE)
+                hosts = dist.new_group(backend="gloo", timeout=PATIENCE) if place.type == "cuda" else None
             yield Group(device=place, rank=rank, world_size=ranks, hosts=hosts, watch=watch)
     finally:
-        if begun:
+        if begun and dist.is_initialized():
             LEFT.append(dist.group.WORLD)
             dist.destroy_process_group()
 
@@ -206,22 +213,27 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def fit_micro_batch(config: ModelConfig, training: Training, share: int, device: torch.device, precision: str) -> int:
+def fit_micro_batch(
+    config: ModelConfig, training: Training, share: int, device: torch.device, precision: str, ranks: int = 1
+) -> int:
     """Give the most images of a rank's share of the batch that fit, in equal parts."""
     if training.micro_batch is not None:
         return min(training.micro_batch, share)
     sharing = 1 if device.type == "cuda" else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # processes of this machine
     room = SHARE * free_memory(device) / sharing
-    most = largest(lambda batch: step_bytes(config, training, batch, device.type, precision) <= room, share)
+    most = largest(lambda batch: step_bytes(config, training, batch, device.type, precision, ranks) <= room, share)
     return equal_parts(share, most)
 
 
-def step_bytes(config: ModelConfig, training: Training, batch: int, device: str, precision: str) -> int:
-    """Predict the peak of a training step of so many images at once: of every network of the objective, and of EMA."""
+def step_bytes(config: ModelConfig, training: Training, batch: int, device: str, precision: str, ranks: int = 1) -> int:
+    """Predict the peak of a training step of so many images at once: of every network of the objective, and of EMA.
+
+    Of a rank that shares them out with others it is that of its part, and of the block that is whole.
+    """
     step = step_of(config, training, batch, device, precision)
-    parts = networks(config, training.objective)
-    whole = sum(peak_memory(network, step).total for network in parts)
-    average = 0 if training.ema is None else FULL * sum(parameters(network).total for network in parts)
+    parts, world = networks(config, training.objective), ranks if training.parallel == "fsdp" else 1
+    whole = sum(Ranks(config=network, step=step, world=world).fsdp_memory() for network in parts)
+    average = 0 if training.ema is None else FULL * sum(parameters(network).total for network in parts) // world
     return whole + prediction_bytes(config, training.objective, step) + average
 
 

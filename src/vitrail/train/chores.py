@@ -52,6 +52,12 @@ class Log(_Noting):
     clock: float = 0.0
     before: float = 0.0
     rate: float = 0.0  # images a second of the last line
+    last: int = -1  # step of the last line
+
+    def __call__(self, state: State, *, ends: bool, interrupted: bool) -> None:
+        """Write a line where it is due, one of a step."""
+        if self.last != state.step:
+            super().__call__(state, ends=ends, interrupted=interrupted)
 
     def begin(self, state: State) -> None:
         """Start the clock; what an earlier run counted is not of its time."""
@@ -60,6 +66,7 @@ class Log(_Noting):
 
     def do(self, state: State) -> None:
         """Write a line."""
+        self.last = state.step
         self.plan.guard.read_verdict()
         loss, correct, images = self.plan.group.all_reduce_sum(state.tally).tolist()
         state.tally.zero_()

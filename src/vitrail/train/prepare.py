@@ -1,5 +1,6 @@
 """From a task to what the loop takes: precision, compilation, ranks, feed, chores, and the state as it was saved."""
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from vitrail.runtime.compiled import allow_compilations, backend_for, compiles
 from vitrail.runtime.inference import InferenceOptions
 from vitrail.runtime.machine import Group, fit_micro_batch, shard
 from vitrail.runtime.reporter import Reporter
-from vitrail.train.chores import Evaluate, Evaluation, Log, Probing, Save, Tempo
+from vitrail.train.chores import ANSWER, Evaluate, Evaluation, Log, Probing, Save, Tempo
 from vitrail.train.dense import DensePrediction
 from vitrail.train.distilling import BothHeads, Distilling, open_teacher
 from vitrail.train.folder import Checkpoints
@@ -39,13 +40,7 @@ from vitrail.train.gaps import count_classes
 from vitrail.train.guard import Guard
 from vitrail.train.journal import Journal
 from vitrail.train.loop import Chore, Plan
-from vitrail.train.measuring import (
-    measure_accuracy,
-    measure_dense,
-    measure_objective,
-    measure_task,
-    tune_thresholds,
-)
+from vitrail.train.measuring import measure_accuracy, measure_dense, measure_objective, measure_task, tune_thresholds
 from vitrail.train.objective import (
     BuiltObjective,
     Classification,
@@ -103,7 +98,7 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
         augment_on=training.augment_on,
         full=True,
     )
-    training, steps, said = resolve_steps(training, feed)
+    training, steps, said = resolve_steps(training, feed, len(parts.val or ()))
     for text in said:
         report.note(text)
 
@@ -130,7 +125,8 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
     guard = Guard(optimizer, group.device, waits=training.parallel == "fsdp" and group.world_size > 1)
     autocast = partial(torch.autocast, group.device.type, torch.bfloat16, enabled=precision == "bfloat16")
     share = -(-min(training.batch_size, feed.order.size or training.batch_size) // group.world_size)
-    micro = min(group.all_gather(fit_micro_batch(model.config, training, share, group.device, precision)))
+    fits = fit_micro_batch(model.config, training, share, group.device, precision, group.world_size)
+    micro = min(group.all_gather(fits))
     for text in describe_savings(model, training):
         report.note(text)
     report.note(f"{precision} on {group.device}" + (f", {group.world_size} processes" if group.world_size > 1 else ""))
@@ -204,7 +200,7 @@ def build_chores(
     checkpoints: Checkpoints,
     report: Reporter,
 ) -> tuple[Chore, ...]:
-    """Evaluate, which may end the run, and probe, then log, then save: a checkpoint holds what was logged before it."""
+    """Log, evaluate and probe; log what that has ended; then save: a checkpoint holds what was logged before it."""
     config = plan.config
     assert config.evaluate_every is not None
     assert config.probe_every is not None
@@ -215,26 +211,25 @@ def build_chores(
         measuring.append(Evaluation(config.evaluate_every, plan, journal, report, log, evaluate))
     if probe is not None:
         measuring.append(Probing(config.probe_every, plan, journal, report, log, probe))
-    return (*measuring, log, Save(config.save_every, plan, journal, report, checkpoints))
+    return (log, *measuring, log, Save(config.save_every, plan, journal, report, checkpoints))
 
 
-def resolve_steps(training: Training, loader: Loader) -> tuple[Training, int, list[str]]:
+def resolve_steps(training: Training, loader: Loader, evaluated: int) -> tuple[Training, int, list[str]]:
     """Turn epochs into steps, fit the schedule, and fill in when to evaluate and save; say what was changed."""
     steps = training.steps or max(round((training.epochs or 0) * loader.steps), 1)
     if training.schedule.warmup_epochs is not None:
         warmup = round(training.schedule.warmup_epochs * loader.steps)
         training = adjust(training, {"schedule.warmup_steps": warmup})
     training, said = fit(training, steps)
-    often = max(steps // TIMES, 1)
-    evaluate_every = training.evaluate_every or often
+    often, least = max(steps // TIMES, 1), math.ceil(ANSWER * evaluated / training.batch_size)  # as an evaluation lasts
+    evaluate_every = training.evaluate_every or min(max(often, least), steps)
     filled = {
         "evaluate_every": evaluate_every,
         "probe_every": training.probe_every or evaluate_every,
         "save_every": training.save_every or often,
         "log_every": min(training.log_every, steps),
     }
-    count = loader.order.size
-    if count is not None and training.batch_size > count:
+    if (count := loader.order.size) is not None and training.batch_size > count:
         said.append(f"each step sees all {count:,} images, fewer than the batch of {training.batch_size:,}")
     return adjust(training, filled), steps, said
 

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint import filesystem, state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.tensor import DTensor
 
 from vitrail.errors import CheckpointError
@@ -60,6 +61,8 @@ class ShardWriter:
         self.error: Exception | None = None
         self.between: Any = dist.new_group(backend="gloo")  # for the thread alone
         self.path: Path | None = None
+        # What is copied is copied into pinned memory, which is kept: from a GPU that takes a tenth of the time.
+        self.stager = BlockingAsyncStager(cache_staged_state_dict=group.device.type == "cuda")
 
     def begin(self, state: State, path: Path, extra: Mapping[str, Any]) -> None:
         """Copy what this rank holds, and write it from then on; waits for the one before."""
@@ -77,7 +80,9 @@ class ShardWriter:
         hidden = self.group.on_main(make)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what torch will change
-            coming: Any = state_dict_saver.async_save(parts_of(state), checkpoint_id=hidden, process_group=self.between)
+            coming: Any = state_dict_saver.async_save(
+                parts_of(state), checkpoint_id=hidden, process_group=self.between, async_stager=self.stager
+            )
 
         def write() -> None:
             try:

@@ -38,6 +38,7 @@ Location = str | os.PathLike[str]
 MOST_SHARDS = 100_000
 MOST_CLASSES = 1_000_000
 BRACES = re.compile(r"\{(?:(\d{1,12})\.\.(\d{1,12})|([^{}]*,[^{}]*))\}")
+NUMBER = re.compile(r"[0-9]{1,9}")
 LARGEST_LABEL = 1 << 16  # bytes
 LARGEST_LIST = 64 << 20  # of classes
 LARGEST_IMAGE = 512 << 20
@@ -232,10 +233,11 @@ def used_samples(index: dict[str, Any], *, unlabeled: bool) -> tuple[list[Any], 
 def class_folders(indices: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """Give the folders of every image where they are classes: no label beside any, two folders or more, one depth."""
     samples = [sample for index in indices for sample in index["samples"]]
+    if any(sample[3] is not None for sample in samples):
+        return []
     places = [_folders(sample[0]) for sample in samples]
-    told = any(sample[3] is not None for sample in samples)
     alike = len({len(place) for place in places}) == 1 and len({place[-1:] for place in places}) > 1
-    return places if alike and not told else []
+    return places if alike else []
 
 
 def label_by_folder(index: Mapping[str, Any]) -> dict[str, Any]:
@@ -324,7 +326,7 @@ def _label_of(file: int, group: dict[str, tuple[str, int, int]], problems: list[
     except (ValueError, KeyError, TypeError) as error:
         problems.append(f"{name} holds no label: {error}")
         return None
-    if isinstance(label, str) and suffix == "cls" and re.fullmatch(r"[0-9]{1,9}", label):
+    if isinstance(label, str) and suffix == "cls" and NUMBER.fullmatch(label):
         return int(label)
     if isinstance(label, bool) or not isinstance(label, int | str) or label in ("", -1) or not _likely(label):
         problems.append(f"{name} holds no label: {repr(label)[:40]}")

@@ -3,11 +3,30 @@
 import re
 import tarfile
 from collections.abc import Iterator
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, Any, BinaryIO, NamedTuple, cast
+from zlib import adler32
 
 LARGEST_HEADER = 1 << 20  # bytes of a long name and its like
 MOST_HEADERS = 64  # reads until a member is found: a header and what makes it longer
 NUMBER = re.compile(rb"[0-9]{200}")
+BLOCK = 512  # bytes of a header, of which what is in a member is a multiple
+# The header of a plain file: name, mode and owners, size, time, checksum, kind; link and names of owners; devices, the
+# prefix of the name.
+PLAIN = re.compile(
+    rb"(.{100})[0-7 \0]{24}([0-7]{11})[ \0]([0-7]{11})[ \0](?=([0-7]{6}))(.{8})[0\0].{172}[0-7 \0]{16}(.{155}).{12}",
+    re.S,
+)
+ADLER = 65_521
+
+
+class Member(NamedTuple):
+    """A plain file in a tar file."""
+
+    name: str
+    size: int
+    mtime: float
+    chksum: int
+    offset_data: int
 
 
 class HeadersAlone:
@@ -44,13 +63,51 @@ class HeadersAlone:
         self._file.seek(place)
 
 
-def members(opened: BinaryIO, length: int, problems: list[str]) -> Iterator[tarfile.TarInfo]:
+def plain_member(header: bytes, place: int) -> Member | None:
+    """Read a header that is a plain file's and nothing else; None where the library must say what it is.
+
+    The library takes 20 microseconds for what is nearly every header of a tar file of images.
+    """
+    found = PLAIN.fullmatch(header)
+    if found is None:
+        return None
+    name, size, mtime, stated, checksum, prefix = found.groups()
+    name, _, _ = name.partition(b"\0")
+    said = int(stated, 8)
+    # The sum of all bytes, with the checksum's own as spaces: half of another checksum is such a sum.
+    own = sum(checksum) - 8 * ord(" ")
+    if not name or name.endswith(b"/") or checksum[6:].strip(b" \0") or said >= ADLER - 1:
+        return None
+    if (adler32(header) & 0xFFFF) != (said + own + 1) % ADLER:
+        return None
+    prefix, _, _ = prefix.partition(b"\0")
+    text = (prefix + b"/" + name if prefix else name).decode("utf-8", "surrogateescape")
+    return Member(text, int(size, 8), int(mtime, 8), said, place + BLOCK)
+
+
+def members(opened: BinaryIO, length: int, problems: list[str]) -> Iterator[Member]:
     """Give the members that are whole, one at a time; what is not used is added to `problems`, with the reason."""
     file = HeadersAlone(opened)
     try:
-        with tarfile.open(fileobj=cast(IO[bytes], file), mode="r:") as found:
+        with tarfile.open(fileobj=cast(IO[bytes], file), mode="r:", encoding="utf-8") as found:
             tar: Any = found  # its list of members is public, and in no stub
-            while (member := tar.next()) is not None:
+            begun = False
+            while True:
+                if begun and not tar.pax_headers:  # which are of all members that follow
+                    place = tar.offset
+                    opened.seek(place)
+                    plain = plain_member(opened.read(BLOCK), place)
+                    if plain is not None:
+                        tar.offset = plain.offset_data + -(-plain.size // BLOCK) * BLOCK
+                        if plain.offset_data + plain.size > length:
+                            problems.append(f"{plain.name} is cut off, and what follows it is missing")
+                            return
+                        yield plain
+                        continue
+                    opened.seek(0)  # elsewhere: the library then looks whether what is before its place is there
+                begun = True
+                if (member := tar.next()) is None:
+                    break
                 file.found()
                 if member.size < 0:
                     raise ValueError(f"{member.name} has a negative size")
@@ -59,7 +116,7 @@ def members(opened: BinaryIO, length: int, problems: list[str]) -> Iterator[tarf
                     if member.offset_data + member.size > length:
                         problems.append(f"{member.name} is cut off, and what follows it is missing")
                         return
-                    yield member
+                    yield Member(member.name, member.size, member.mtime, member.chksum, member.offset_data)
                 elif not member.isdir():
                     problems.append(f"{member.name} is a link or no plain file")
             file.seek(tar.offset)
