@@ -12,11 +12,12 @@ from vitrail.checkpoint.archives.base import Entry, Headers
 from vitrail.checkpoint.layouts.base import Dialect, Layout
 from vitrail.checkpoint.layouts.vit_rows import alike
 from vitrail.config import (
+    BiasPositions,
     BiTConfig,
     HybridStem,
     LearnedPositions,
     ModelConfig,
-    RelativePositions,
+    PairPositions,
     Resampling,
     RotaryPositions,
     ViTConfig,
@@ -100,7 +101,7 @@ def misfits(config: ModelConfig, layout: Layout, dialect: Dialect) -> Iterator[M
     if config.norm != "pre" or config.attention != "full" or config.causal:
         blocks = f"norm={config.norm}, attention={config.attention}, causal={config.causal}"
         yield Misfit(f"its blocks have {blocks}", None)
-    if isinstance(config.positions, RelativePositions) or getattr(config.positions, "at", "stem") != "stem":
+    if isinstance(config.positions, PairPositions) or getattr(config.positions, "at", "stem") != "stem":
         yield Misfit(f"its positions are {config.positions}, not one table before the first layer", None)
     elif not isinstance(config.positions, LearnedPositions):
         kind = encode(config.positions)["kind"]
@@ -168,6 +169,7 @@ def parts_of(config: ViTConfig) -> dict[str, str]:
         "patch_norms": getattr(config.stem, "norms", False) and "norms around its patches' projection",
         "dense": config.head is not None and "a head of pixels or objects",
         "rotary": isinstance(config.positions, RotaryPositions) and "rotary positions",
+        "bias": isinstance(config.positions, BiasPositions) and "biases of offsets",
     }
     return {part: what for part, what in found.items() if what}
 

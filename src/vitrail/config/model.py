@@ -18,8 +18,8 @@ from vitrail.config.parts import check_parts, reads_token
 from vitrail.config.positions import (
     Learned2DPositions,
     LearnedPositions,
+    PairPositions,
     Positions,
-    RelativePositions,
     RotaryPositions,
     Sinusoidal2DPositions,
     SinusoidalPositions,
@@ -118,8 +118,8 @@ Stem = PatchStem | HybridStem
 def _positions(name: str, value: object) -> object:
     if not isinstance(value, Positions):
         raise ConfigError(
-            "positions must be none, learned, learned-2d, relative, rotary, sinusoidal or sinusoidal-2d, or such an "
-            f"object of vitrail.config; got {value!r}."
+            "positions must be none, learned, learned-2d, relative, bias, rotary, sinusoidal or sinusoidal-2d, or such "
+            f"an object of vitrail.config; got {value!r}."
         )
     return value
 
@@ -217,7 +217,7 @@ class ViTConfig(Checked, word="vit"):
     def reads_class_token_alone(self) -> bool:
         """Whether the last block's other tokens give keys and values to one token, and are read by nobody else."""
         plain = self.plain_blocks and self.norm == "pre" and self.attention != "axial" and not self.causal
-        return plain and self.pooling == "token" and not isinstance(self.positions, RelativePositions)
+        return plain and self.pooling == "token" and not isinstance(self.positions, PairPositions)
 
     @property
     def plain_blocks(self) -> bool:

@@ -32,6 +32,7 @@ from vitrail.checkpoint.layouts.inference import (
 )
 from vitrail.checkpoint.layouts.vit_rows import TorchNames, vit_rows
 from vitrail.config import (
+    BiasPositions,
     BiTConfig,
     HybridStem,
     LearnedPositions,
@@ -136,7 +137,7 @@ def usual_dialect(config: ModelConfig) -> Dialect:
     usual |= {"eva": None}
     if isinstance(config, BiTConfig):
         return usual
-    if isinstance(config.positions, RotaryPositions):
+    if isinstance(config.positions, RotaryPositions | BiasPositions):
         return usual | eva.usual_dialect(config)
     registers = ("dist_token" if config.pooling == "distilled" else "reg_token") if config.registers else None
     return usual | {"registers": registers, "missing": timm_parts.usual_missing(config)}
