@@ -158,7 +158,7 @@ def parts_of(config: ViTConfig) -> dict[str, str]:
     found = {
         "registers": config.registers and f"{config.registers} registers",
         "first_norm": config.first_norm and "a norm before its blocks",
-        "final_norm": config.last_norm != ("tokens" if config.norm == "pre" else "none")
+        "final_norm": config.last_norm != ("none" if config.norm == "post" else "tokens")
         and f"final_norm={config.last_norm}",
         "class_token": config.class_tokens != (config.pooling == "token") and "a class token that is not read alone",
         "mlp": config.mlp != "plain" and "gated MLPs",
@@ -168,6 +168,7 @@ def parts_of(config: ViTConfig) -> dict[str, str]:
         "projection": config.projection is not None and "a projection",
         "patch_norms": getattr(config.stem, "norms", False) and "norms around its patches' projection",
         "dense": config.head is not None and "a head of pixels or objects",
+        "norm": config.norm == "branch" and "norms before its sums",
         "rotary": isinstance(config.positions, RotaryPositions) and "rotary positions",
         "bias": isinstance(config.positions, BiasPositions) and "biases of offsets",
     }

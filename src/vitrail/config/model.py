@@ -31,7 +31,7 @@ Grid = tuple[int, int]  # rows, cols
 # (DeiT's distillation token), each with a classifier, averaged; a learned query's attention to the patches.
 Pooling = Literal["token", "mean", "max", "token+mean", "mean-all", "distilled", "attention"]
 Activation = Literal["gelu-tanh", "gelu", "relu", "quick-gelu", "silu"]
-Norm = Literal["pre", "post"]
+Norm = Literal["pre", "post", "branch"]
 FinalNorm = Literal["tokens", "pooled", "none"]  # of every token, before pooling; of what is pooled; there is none
 MlpKind = Literal["plain", "gated"]  # gated: the activation of one half of the first layer times the other half
 InnerNorm = Literal["none", "mlp", "both"]  # before the last layer of the MLP, or of attention too
@@ -139,7 +139,8 @@ class ViTConfig(Checked, word="vit"):
     positions: Positions = needs(_positions, PAPER_POSITIONS)
     attention: Attention = "full"  # axial (Appendix D.6): every block is one along rows, then one along columns
     causal: bool = False  # each token attends to itself and those before it, as a language model's (Chen et al., 2020)
-    norm: Norm = "pre"  # post: after the residual sum, as in the original Transformer, and none at the end
+    # post: after the residual sum, as in the original Transformer, and none at the end; branch: before the sum.
+    norm: Norm = "pre"
     activation: Activation = "gelu-tanh"
     qkv_bias: bool = True
     layer_scale: float | None = None  # first value of a learned factor of every residual feature; None: there is none
@@ -235,7 +236,7 @@ class ViTConfig(Checked, word="vit"):
     @property
     def last_norm(self) -> FinalNorm:
         """Where the final norm is."""
-        return self.final_norm or ("tokens" if self.norm == "pre" else "none")
+        return self.final_norm or ("none" if self.norm == "post" else "tokens")
 
     @property
     def head_width(self) -> int:

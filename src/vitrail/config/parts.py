@@ -81,8 +81,10 @@ def _check_axial(config: "ViTConfig") -> None:
     if isinstance(config.positions, PairPositions | RotaryPositions):
         kind = {RelativePositions: "relative", BiasPositions: "bias"}.get(type(config.positions), "rotary")
         raise ConfigError(f"{kind} positions are of the whole sequence; take attention='full' with them.")
-    if config.qk_norm or config.inner_norm == "both" or config.attention_width:
-        raise ConfigError("axial attention has no qk_norm, inner_norm or attention_width. Take attention='full'.")
+    if config.qk_norm or config.inner_norm == "both" or config.attention_width or config.norm == "branch":
+        raise ConfigError(
+            "axial attention has no qk_norm, inner_norm, attention_width or norm=branch. Take attention='full'."
+        )
 
 
 def _check_causal(config: "ViTConfig") -> None:

@@ -127,7 +127,7 @@ def check_merging(model: Model, share: float) -> ViT:
     reasons = {
         "its axial attention runs along rows and columns of the grid": config.attention == "axial",
         "its tokens see only those before them": config.causal,
-        "its norms come after the sums": config.norm == "post",
+        "its norms come after attention and MLP": config.norm != "pre",
         "its classifier reads other tokens than those of patches, or several": not config.reads_plainly,
         "its relative positions are of pairs of patches": isinstance(config.positions, PairPositions),
         "its positions are added before every layer": getattr(config.positions, "at", "stem") != "stem",

@@ -59,6 +59,7 @@ PUBLISHED = {(12, 192, 512): 3, (12, 384, 1024): 6, (12, 768, 2048): 12, (24, 10
 PUBLISHED |= DINOV3_HEADS
 LINGBOT = ((12, 384), (12, 768), (24, 1024))  # depth and width, which a DINOv3 of timm has too
 LINGBOT_GIANT = (40, 1536)
+ENORMOUS = (64, 1792)  # of EVA-02's CLIP alone, whose norms come after attention and MLP
 POOLED = (
     "the file is a DINOv3 of timm, whose answer is the mean of its patches, or a LingBot, whose answer is its class "
     "token; no tensor shows which. Say pooling=mean or pooling=token."
@@ -120,6 +121,7 @@ def infer(headers: Headers, hints: Request, documents: Mapping[str, Any]) -> Fou
     norm = "tokens" if "norm.weight" in headers else "pooled" if "fc_norm.weight" in headers else "none"
     pooling, said = _pooling(headers, hints, documents, norm=norm, dino=dino, biased=biased, authors=authors)
     inner = [f"{BLOCK}{part}.norm.weight" in headers for part in ("attn", "mlp")]
+    branch = timm_parts.architecture_of(documents).startswith("eva02_enormous") or shape[:2] == ENORMOUS
     epsilon = read_note(documents).get("epsilon", 1e-5 if dino else 1e-6)
     config = ViTConfig(
         **fields,
@@ -136,12 +138,14 @@ def infer(headers: Headers, hints: Request, documents: Mapping[str, Any]) -> Fou
         inner_norm="both" if all(inner) else "mlp" if inner[1] else "none",
         qk_norm=f"{BLOCK}attn.q_norm.weight" in headers,
         layer_scale=1e-5 if any(BLOCK + name in headers for name in ("gamma_1", "ls1.gamma")) else None,
+        norm="branch" if branch else "pre",
         final_norm=norm,
         pooling=pooling,
         epsilon=epsilon,
     )
     of = "DINOv3" if dino else "EVA-02" if isinstance(positions, RotaryPositions) else "BEiT" if offsets else "EVA"
     inferred = (*notes, *said, f"the positions, {config.activation} and epsilon {epsilon:g} are {of}'s")
+    inferred += () if gated or dino or offsets else (f"norm={config.norm}: where its norms are",)
     dialect: dict[str, Any] = {"prefix": headers.prefix, "eva": spoken, "gate": gate, "head": head or "head"}
     dialect |= {"folded": False, "hidden": None, "registers": None}
     key_bias = biased and not authors
@@ -170,15 +174,16 @@ def _positions(
         return biases, (rows * patch, cols * patch), None
     if "pos_embed" in headers:
         choices = [leading, 0] if leading else [0]
-        known = noted_grid(documents, PatchStem(patch=patch), hints)
         count = headers.shape("pos_embed", 3)[1]
+        known = timm_parts.documented_grid(documents, PatchStem(patch=patch), hints, count, leading)
         (rows, cols), entries = timm_parts.table_grid(count, PatchStem(patch=patch), known, choices)
         size, placed = (rows * patch, cols * patch), None if entries == leading else entries
         if not gated:  # EVA, before EVA-02
             return LearnedPositions(resampling="bicubic-antialias"), size, placed
         eva = {"period": 10_000.0, "places": "steps", "pairs": "neighbors", "reference": REFERENCE}
         return RotaryPositions(**eva, table="bicubic-antialias"), size, placed
-    size = hints.image_size or (16 * patch, 16 * patch)
+    said = [(high // patch * patch, wide // patch * patch) for high, wide in timm_parts.sizes_said(documents)]
+    size = hints.image_size or next((each for each in said if all(each)), (16 * patch, 16 * patch))
     if fields["class_token"] and fields["registers"]:
         return RotaryPositions(), size, None
     if fields["registers"]:

@@ -10,6 +10,7 @@ from vitrail.config import Resampling
 from vitrail.config.model import FinalNorm, Pooling
 
 OFFSETS = "relative_position_bias.relative_position_bias_table"
+LIKE_CLIP = ("metaclip_2", "chinese_clip", "altclip", "clipseg")  # whose image towers are CLIP's
 APART = ("attention.q_proj.", "attention.k_proj.", "attention.v_proj.")
 DINOV2 = TorchNames(
     patches="embeddings.patch_embeddings.projection",
@@ -171,7 +172,11 @@ FAMILIES: dict[str, Family] = {
         pooling=("token", "token+mean"),
     ),
     "clip": Family(
-        model_types=("clip", "clip_vision_model"),
+        model_types=(
+            "clip",
+            "clip_vision_model",
+            *(f"{name}{end}" for name in LIKE_CLIP for end in ("", "_vision_model")),
+        ),
         anchors=("embeddings.class_embedding", "pre_layrnorm.weight"),
         architectures=("CLIPVisionModel", "CLIPForImageClassification"),
         inside="vision_model.",

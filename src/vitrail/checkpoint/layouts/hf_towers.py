@@ -49,6 +49,11 @@ def infer(kind: str, headers: Headers, hints: Request, documents: Mapping[str, A
         )
     names, left_out = family.names[spoken], headers.take(*PRETRAINING)
     gated, names = _gated(headers, names)
+    if kind == "siglip" and len(headers.shapes[f"{names.patches}.weight"]) == 2:
+        raise CheckpointError(
+            "the file is a SigLIP 2 for images of any shape (NaFlex), whose positions go to each image's own; no model "
+            "here has them. Take one of fixed size, such as google/siglip2-base-patch16-224."
+        )
     width, channels, patch = headers.patches(f"{names.patches}.weight")
     depth = headers.count(names.layer, "layer", end=".")
     block = f"{names.layer}0."
@@ -177,7 +182,7 @@ def _vision(family: Family, top: Mapping[str, Any]) -> Mapping[str, Any]:
     kind = top.get("model_type", family.model_types[0])
     if kind not in (*family.model_types, "siglip2") and not (kind == "siglip2_vision_model"):
         raise CheckpointError(
-            f"config.json is of a {kind!r} model; its tensors are those of {' or '.join(family.model_types)}."
+            f"config.json is of a {kind!r} model; its tensors are those of {' or '.join(family.model_types[:2])}."
         )
     found = top.get("vision_config", top)
     return found if isinstance(found, dict) else {}

@@ -209,8 +209,11 @@ def _block(ours: str, theirs: str, config: ViTConfig, names: TorchNames, missing
     yield from pair(f"{ours}.mlp_norm", theirs + names.mlp_norm, (width,))
     if config.mlp == "gated" and names.gate:
         both = (theirs + names.gate, theirs + names.expand)
-        for kind, shape in (("weight", (wide, width)), ("bias", (wide,))):
-            yield Row(f"{ours}.mlp.expand.{kind}", tuple(f"{name}.{kind}" for name in both), shape, TWO)
+        yield Row(f"{ours}.mlp.expand.weight", tuple(f"{name}.weight" for name in both), (wide, width), TWO)
+        if missing.has("mlp.expand"):
+            yield Row(f"{ours}.mlp.expand.bias", (), (), zeros(2 * wide))
+        else:
+            yield Row(f"{ours}.mlp.expand.bias", tuple(f"{name}.bias" for name in both), (wide,), TWO)
     else:
         first = 2 * wide if config.mlp == "gated" else wide
         yield from linear(f"{ours}.mlp.expand", theirs + names.expand, (first, width), missing)
