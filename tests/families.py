@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from vitrail.config import (
+    BiasPositions,
     BiTConfig,
     HybridStem,
     LearnedPositions,
@@ -33,6 +34,13 @@ FAMILIES: dict[str, ModelConfig] = {
         **SMALL,
     ),
     "vit-relative": ViTConfig(stem=PatchStem(patch=4), image_size=(12, 20), positions=RelativePositions(), **SMALL),
+    "vit-biased": ViTConfig(
+        stem=PatchStem(patch=4),
+        image_size=(12, 20),
+        qkv_bias=False,
+        positions=BiasPositions(table="bicubic-antialias"),
+        **SMALL,
+    ),
     "vit-scaled": ViTConfig(
         stem=PatchStem(patch=4),
         image_size=(12, 20),
@@ -48,7 +56,8 @@ FAMILIES: dict[str, ModelConfig] = {
 }
 
 # Those that the authors' layout can hold.
-RELEASED = [name for name in FAMILIES if name not in ("vit-max", "vit-original", "vit-relative", "vit-scaled", "axial")]
+UNRELEASED = ("vit-max", "vit-original", "vit-relative", "vit-biased", "vit-scaled", "axial")
+RELEASED = [name for name in FAMILIES if name not in UNRELEASED]
 
 
 def family(name: str, dtype: torch.dtype = torch.float32, **changes: object) -> Model:

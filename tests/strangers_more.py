@@ -32,20 +32,20 @@ from torch.nn import functional as F
 class ByHand(Net):
     """Raw parameters, multiplied from the other side, numbered from 1 without dots; class token last."""
 
-    def __init__(self, depth=2):
+    def __init__(self, depth=2, factor="gamma", shift="beta"):
         super().__init__()
-        self.depth = depth
+        self.depth, self.norms = depth, (factor, shift)
         shapes = {"W_patch": (P * P * 3, D), "b_patch": (D,), "cls": (1, 1, D), "pos_table": (N + 1, D)}
         for i in range(1, depth + 1):
             block = {"Wq": (D, D), "Wk": (D, D), "Wv": (D, D), "Wo": (D, D), "W1": (D, M), "W2": (M, D)}
-            block |= {"b1": (M,), "b2": (D,), "ln1_gamma": (D,), "ln1_beta": (D,), "ln2_gamma": (D,), "ln2_beta": (D,)}
+            block |= {"b1": (M,), "b2": (D,)} | {f"ln{n}_{part}": (D,) for n in (1, 2) for part in self.norms}
             shapes |= {f"layer{i}_{name}": shape for name, shape in block.items()}
-        shapes |= {"lnf_gamma": (D,), "lnf_beta": (D,), "W_head": (D, K), "b_head": (K,)}
+        shapes |= {f"lnf_{factor}": (D,), f"lnf_{shift}": (D,), "W_head": (D, K), "b_head": (K,)}
         for name, shape in shapes.items():
             self.register_parameter(name, nn.Parameter(torch.randn(shape) * 0.3))
 
     def norm(self, x, name):
-        return F.layer_norm(x, (D,), getattr(self, f"{name}_gamma"), getattr(self, f"{name}_beta"), 1e-5)
+        return F.layer_norm(x, (D,), *(getattr(self, f"{name}_{part}") for part in self.norms), 1e-5)
 
     def forward(self, x):
         x = x.unflatten(3, (-1, P)).unflatten(2, (-1, P)).permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
@@ -141,6 +141,16 @@ class SharedNorm(FromScratch):
         def forward(self, x):
             x = x + self.attn(self.norm(x))
             return x + self.ff(self.norm(x))
+
+
+class SilentNorms(FromScratch):
+    """No norm has parameters, the last one neither."""
+
+    def __init__(self):
+        super().__init__()
+        for part in (self, *self.encoder_layers):
+            for name in [name for name, module in part.named_children() if isinstance(module, nn.LayerNorm)]:
+                setattr(part, name, nn.LayerNorm(D, elementwise_affine=False))
 
 
 class Probabilities(FromScratch):
@@ -276,6 +286,8 @@ HELD: dict[str, Callable[[], Any]] = {
     "interleaved": lambda: Separate(partial(interleaved, last=False)),
     "parts last, over the width": lambda: Separate(interleaved, token=True),
     "by hand": ByHand,
+    "by hand, in letters": partial(ByHand, factor="g", shift="b"),
+    "norms without parameters": SilentNorms,
     "alternating": Alternating,
     "lists apart, factors": Apart,
     "post by hand": PostByHand,
@@ -323,6 +335,7 @@ KNOWN: dict[str, dict[str, Any]] = {
     "parts last, over the width": {"epsilon": 1e-6, "qkv": "head feature part", "scale": "width"},
     "tanh head, divided after": {"scale": "after width", "qkv": "head feature part"},
     "by hand": {"activation": "gelu-tanh", "class_entry": "last"},
+    "by hand, in letters": {"activation": "gelu-tanh", "class_entry": "last"},
     "alternating": {"activation": "silu", "pooling": "mean"},
     "lists apart, factors": {"activation": "relu"},
     "post by hand": {**MEAN, "norm": "post"},

@@ -57,6 +57,11 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "DINOv3ViTConfig",
         {"query_bias": False, "value_bias": False, "proj_bias": False, "num_register_tokens": 1},
     ),
+    "dinov3 gated, no biases in it": (
+        "DINOv3ViTModel",
+        "DINOv3ViTConfig",
+        {"use_gated_mlp": True, "hidden_act": "silu", "mlp_bias": False, "num_register_tokens": 0},
+    ),
     "clip": ("CLIPVisionModel", "CLIPVisionConfig", {}),
     "clip projected": (
         "CLIPVisionModelWithProjection",
@@ -133,6 +138,28 @@ def test_what_was_read_is_written_so_that_transformers_opens_it_alike(name: str,
     again = getattr(transformers, kind).from_pretrained(tmp_path / "again").eval()
     batch = images(40, 40)
     torch.testing.assert_close(answer(again, batch), answer(theirs, batch), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("shape", [SMALL, OTHER], ids=["small", "other"])
+@pytest.mark.parametrize("name", ["MetaClip2", "ChineseCLIP", "AltCLIP"])
+def test_towers_that_are_clips_are_read_by_their_own_documents(
+    name: str, shape: dict[str, Any], tmp_path: Path
+) -> None:
+    theirs = stirred(getattr(transformers, f"{name}VisionModel")(getattr(transformers, f"{name}VisionConfig")(**shape)))
+    ours = vitrail.load(saved(theirs, tmp_path / "model"))
+    side, patch = shape["image_size"], shape["patch_size"]
+    for size in ((side, side), (side - patch, side + 2 * patch)):
+        batch = images(*size, channels=shape.get("num_channels", 3))
+        with torch.inference_mode():
+            assert_equal(ours(batch), answer(theirs, batch))
+
+
+def test_a_siglip_2_of_any_shape_is_refused_by_what_it_is(tmp_path: Path) -> None:
+    config = transformers.Siglip2VisionConfig(
+        hidden_size=48, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64, patch_size=8, num_patches=16
+    )
+    with pytest.raises(CheckpointError, match=r"any shape \(NaFlex\).*Take one of fixed size"):
+        vitrail.load(saved(transformers.Siglip2VisionModel(config), tmp_path / "model"))
 
 
 def test_registers_stand_after_the_class_token_and_have_no_positions(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 import vitrail
 from vitrail.checkpoint.archives.base import Entry
 from vitrail.checkpoint.proposing.propose import propose
+from vitrail.checkpoint.proposing.units import find_units
 from vitrail.config.name_tables import Choices, read_names
 from vitrail.errors import CheckpointError, ConfigError
 
@@ -168,6 +169,13 @@ def test_names_of_well_known_repositories_are_found(names: dict[str, Any], mlp: 
     assert {ours: document.get(ours) for ours in names} == names
     assert "norms" not in found.table.open
     assert not found.table.left_out
+
+
+def test_letters_of_matrices_and_of_norms_are_told_apart() -> None:
+    by_letters = {"a.w_2": (5, 7), "a.b_2": (7,), "a.ln_g": (5,), "a.ln_b": (5,)}
+    assert [(unit.weight, unit.bias) for unit in find_units(by_letters)] == [("a.w_2", "a.b_2"), ("a.ln_g", "a.ln_b")]
+    as_norm = {"a.a_2": (5,), "a.b_2": (5,)}  # of the annotated Transformer's norm
+    assert [(unit.weight, unit.bias) for unit in find_units(as_norm)] == [("a.a_2", "a.b_2")]
 
 
 REASONS = {

@@ -220,6 +220,72 @@ def test_timms_config_says_the_activation_and_the_pooling(tmp_path: Path) -> Non
         vitrail.load(folder)
 
 
+# Architectures of timm whose name, arguments and image size in config.json say what no tensor does, with two shapes.
+NAMED = [
+    ("vit_so400m_patch16_siglip_256", 42, 3, 48),  # GELU in its tanh form
+    ("vit_base_patch32_siglip_gap_256", 48, 4, 96),
+    ("vit_base_patch16_siglip_224", 32, 2, 64),  # exact
+    ("vit_base_patch16_clip_quickgelu_224", 48, 3, 32),
+    ("vit_large_patch14_clip_336", 40, 2, 42),
+    ("flexivit_small", 48, 3, 64),  # no position of the class token
+    ("vit_small_patch14_reg4_dinov2", 36, 3, 42),  # a table that is a square with registers and without
+    ("eva_large_patch14_196", 32, 2, 42),  # a ViT
+    ("vit_base_patch16_rpn_224", 48, 4, 48),  # norms after attention and MLP
+    ("vit_base_patch16_rpn_224", 40, 2, 64),
+    ("eva02_enormous_patch14_clip_224", 32, 2, 42),
+    ("eva02_enormous_patch14_clip_224", 48, 3, 28),
+    ("vit_small_patch16_dinov3", 48, 3, 48),
+]
+
+
+def in_a_folder(name: str, options: dict[str, Any], folder: Path) -> Any:
+    """A model of timm with large weights, so that forms of GELU differ, and the folder that timm writes of it."""
+    import timm
+    from timm.models import save_for_hf
+
+    theirs: Any = timm.create_model(name, **options)
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            fan = parameter[0].numel() if parameter.ndim > 1 else 25
+            parameter.add_(torch.randn(parameter.shape, generator=generator) / max(fan, 4) ** 0.5)
+    save_for_hf(theirs.eval(), str(folder), model_args=options, safe_serialization=True)
+    return theirs
+
+
+@pytest.mark.parametrize(("name", "width", "heads", "side"), NAMED)
+def test_a_folder_of_timm_says_what_no_tensor_does(
+    name: str, width: int, heads: int, side: int, tmp_path: Path
+) -> None:
+    options = {"embed_dim": width, "depth": 2, "num_heads": heads, "img_size": side}
+    theirs = in_a_folder(name, options, tmp_path / "folder")
+    ours = vitrail.load(tmp_path / "folder")
+    assert ours.config.image_size == (side, side)
+    batch = images(side, side)
+    with torch.inference_mode():
+        assert_equal(ours(batch), theirs(batch))
+
+
+def test_the_image_size_of_timms_preprocessing_says_the_grid(tmp_path: Path) -> None:
+    theirs = in_a_folder("flexivit_small", {"embed_dim": 48, "depth": 1, "num_heads": 3}, tmp_path / "folder")
+    assert vitrail.load(tmp_path / "folder").config.image_size == (240, 240)
+    assert theirs.pos_embed.shape[1] == 225
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("test_vit3", "pools its register with the patches"),
+        ("test_vit4", "norms have no biases, as RMSNorm"),
+        ("vit_dwee_patch16_reg1_gap_256", "differential attention"),
+    ],
+)
+def test_other_parts_of_timm_are_refused_by_name(name: str, words: str, tmp_path: Path) -> None:
+    in_a_folder(name, {"depth": 1, "img_size": 32}, tmp_path / "folder")
+    with pytest.raises(CheckpointError, match=words):
+        vitrail.load(tmp_path / "folder", heads=1)
+
+
 @pytest.mark.slow
 def test_every_published_vit_of_timm_is_read_as_it_is_or_refused() -> None:
     import timm
@@ -239,7 +305,7 @@ def test_every_published_vit_of_timm_is_read_as_it_is_or_refused() -> None:
         if not isinstance(config, ViTConfig):
             continue
         first, count = model.blocks[0], count + 1
-        assert type(first).__name__ in ("Block", "EvaBlock"), name
+        assert type(first).__module__.split(".")[-1] in ("vision_transformer", "eva", "beit"), name
         pool = "distilled" if "distilled" in name else pools[model.global_pool]
         rotary = getattr(model, "rope", None) is not None
         gated = type(first.mlp).__name__ in ("SwiGLU", "GluMlp")

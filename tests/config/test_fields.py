@@ -137,5 +137,5 @@ def test_every_part_has_a_word() -> None:
 
     hints = get_type_hints(ViTConfig)
     assert set(parts_of(hints["stem"]).values()) == {PatchStem, HybridStem}
-    assert len(parts_of(hints["positions"])) == 7
-    assert len(KINDS) == 42
+    assert len(parts_of(hints["positions"])) == 8
+    assert len(KINDS) == 43

@@ -8,6 +8,7 @@ from reference import inspection as slow
 
 from vitrail import create, inspection
 from vitrail.config import (
+    BiasPositions,
     Learned2DPositions,
     LearnedPositions,
     NoPositions,
@@ -103,6 +104,8 @@ def test_another_size_shows_the_positions_that_the_model_uses_there() -> None:
         (LearnedPositions(at="layers"), "learned"),
         (Learned2DPositions(), "learned-2d"),
         (RelativePositions(), "relative"),
+        (BiasPositions(), "bias"),
+        (BiasPositions(at="shared", table="bicubic"), "bias"),
         (SinusoidalPositions(), "fixed"),
         (Sinusoidal2DPositions(), "fixed"),
     ],
@@ -110,7 +113,7 @@ def test_another_size_shows_the_positions_that_the_model_uses_there() -> None:
 def test_every_kind_of_positions_has_its_picture(positions: object, kind: str) -> None:
     model = family("vit", positions=positions)
     assert inspection.kind_of_positions(model) == kind
-    if kind in ("none", "relative"):
+    if kind in ("none", "relative") or positions == BiasPositions():
         with pytest.raises(ConfigError, match="are no vectors that are added to the tokens"):
             inspection.position_similarity(model)
     else:

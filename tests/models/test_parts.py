@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from families import SMALL
+from families import SMALL, family
 from torch.nn import functional as F
 
 from vitrail.config import PatchStem, RotaryPositions, Sinusoidal2DPositions, ViTConfig, decode, encode
@@ -174,3 +174,15 @@ def test_registers_count_as_no_patches_where_a_model_is_looked_at() -> None:
 def test_parts_that_do_not_go_together_are_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         ViTConfig(**{**BASE, **changes})
+
+
+def test_norms_of_branches_come_after_attention_and_mlp_before_the_sums() -> None:
+    model = family("vit", norm="branch", layer_scale=0.5)
+    assert isinstance(model, ViT)
+    block, tokens = model.blocks[1], torch.randn(2, 16, 24)
+    mixed = tokens + block.attention_scale(block.attention_norm(block.attention(tokens)))
+    expected = mixed + block.mlp_scale(block.mlp_norm(block.mlp(mixed)))
+    torch.testing.assert_close(block(tokens), expected)
+    assert model.config.last_norm == "tokens"
+    with pytest.raises(ConfigError, match=r"axial attention has no .*norm=branch"):
+        family("axial", norm="branch")

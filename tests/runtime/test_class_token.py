@@ -10,7 +10,7 @@ from vitrail.config import LearnedPositions, ViTConfig
 from vitrail.models import ViT, give_keys
 from vitrail.runtime.class_token import ClassTokenForward
 
-READS_ALL = {"vit-mean", "vit-max", "vit-original", "vit-relative", "axial"}
+READS_ALL = {"vit-mean", "vit-max", "vit-original", "vit-relative", "vit-biased", "axial"}
 VARIANTS: dict[str, dict[str, Any]] = {
     "hidden": {"pre_logits": 11},
     "no bias, scaled": {"qkv_bias": False, "layer_scale": 0.1},

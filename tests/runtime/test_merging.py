@@ -72,7 +72,7 @@ def test_a_hybrid_merges_and_a_model_without_a_classifier_gives_features() -> No
     [
         ({"attention": "axial", "pooling": "mean"}, "axial attention runs along rows"),
         ({"causal": True, "pooling": "mean"}, "see only those before them"),
-        ({"norm": "post"}, "norms come after the sums"),
+        ({"norm": "post"}, "norms come after"),
         ({"positions": RelativePositions()}, "relative positions are of pairs"),
         ({"positions": LearnedPositions(at="layers")}, "positions are added before every layer"),
     ],

@@ -13,6 +13,7 @@ import torch
 
 from vitrail.checkpoint.new_head import Adapted, Weights, head_of, replace_head
 from vitrail.config import (
+    BiasPositions,
     Grid,
     HybridStem,
     Learned2DPositions,
@@ -33,6 +34,7 @@ from vitrail.config.words import suggest
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.files import fingerprint_of
 from vitrail.models import Model, find_device, skeleton
+from vitrail.ops.offsets import resample_offsets
 from vitrail.ops.positions import resample_axis, resample_patches, resample_positions
 
 # What the weights do not decide.
@@ -285,6 +287,12 @@ def change_size(weights: Weights, old: ModelConfig, new: ModelConfig) -> Adapted
             for name, table in tables.items():
                 axis = next((axis for start, axis in axes.items() if name.startswith(start)), None)
                 fresh[name] = table if axis is None else resample_axis(table, 0, new.grid[axis])
+        case BiasPositions(resampling=how, table=table):
+            biases = {name: each for name, each in tables.items() if name.startswith("positions.biases.")}
+            fresh = {name: resample_offsets(each, old.grid, new.grid, how) for name, each in biases.items()}
+            rest = {name: each for name, each in tables.items() if name not in biases}
+            fresh |= resample_tables(rest, old, new, table) if table is not None else {}
+            said += f" ({how})"
         case RelativePositions():
             fresh = {name: resample_axis(table, 0, 2 * new.tokens - 1) for name, table in tables.items()}
         case _:

@@ -14,7 +14,17 @@ from torch import Tensor
 from vitrail.checkpoint.archives.base import Entry
 from vitrail.checkpoint.layouts.base import NOTE
 from vitrail.checkpoint.layouts.timm import ACTIVATIONS
-from vitrail.config import Card, ModelConfig, Preprocessing, Provenance, RotaryPositions, ViTConfig, decode, encode
+from vitrail.config import (
+    BiasPositions,
+    Card,
+    ModelConfig,
+    Preprocessing,
+    Provenance,
+    RotaryPositions,
+    ViTConfig,
+    decode,
+    encode,
+)
 from vitrail.config.check import texts
 from vitrail.config.preprocessing import AUTHORS, DECISIVE, IMAGENET, NAMED
 from vitrail.errors import ConfigError
@@ -103,9 +113,11 @@ def usual_preprocessing(layout: str, channels: int) -> Preprocessing:
 def to_timm_config(config: ViTConfig, card: Card) -> dict[str, Any]:
     """Give the config.json beside weights that timm opens, as local-dir:FOLDER: the model, classes, preprocessing."""
     how, pool = card.preprocessing, {"token": "token", "attention": "map"}.get(config.pooling, "avg")
-    if config.mlp != "plain" or config.pooling == "distilled" or isinstance(config.positions, RotaryPositions):
+    other = isinstance(config.positions, RotaryPositions | BiasPositions)
+    if config.mlp != "plain" or config.pooling == "distilled" or other:
         raise ConfigError(
-            "timm's documents say nothing of gates, rotary positions or two tokens. Give a file, .safetensors."
+            "timm's documents say nothing of gates, rotary positions, biases of offsets or two tokens. "
+            "Give a file, .safetensors."
         )
     ratio = config.mlp_width / config.width
     ratio = ratio if int(config.width * ratio) == config.mlp_width else (config.mlp_width + 0.5) / config.width

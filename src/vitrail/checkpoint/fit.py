@@ -12,11 +12,12 @@ from vitrail.checkpoint.archives.base import Entry, Headers
 from vitrail.checkpoint.layouts.base import Dialect, Layout
 from vitrail.checkpoint.layouts.vit_rows import alike
 from vitrail.config import (
+    BiasPositions,
     BiTConfig,
     HybridStem,
     LearnedPositions,
     ModelConfig,
-    RelativePositions,
+    PairPositions,
     Resampling,
     RotaryPositions,
     ViTConfig,
@@ -100,7 +101,7 @@ def misfits(config: ModelConfig, layout: Layout, dialect: Dialect) -> Iterator[M
     if config.norm != "pre" or config.attention != "full" or config.causal:
         blocks = f"norm={config.norm}, attention={config.attention}, causal={config.causal}"
         yield Misfit(f"its blocks have {blocks}", None)
-    if isinstance(config.positions, RelativePositions) or getattr(config.positions, "at", "stem") != "stem":
+    if isinstance(config.positions, PairPositions) or getattr(config.positions, "at", "stem") != "stem":
         yield Misfit(f"its positions are {config.positions}, not one table before the first layer", None)
     elif not isinstance(config.positions, LearnedPositions):
         kind = encode(config.positions)["kind"]
@@ -157,7 +158,7 @@ def parts_of(config: ViTConfig) -> dict[str, str]:
     found = {
         "registers": config.registers and f"{config.registers} registers",
         "first_norm": config.first_norm and "a norm before its blocks",
-        "final_norm": config.last_norm != ("tokens" if config.norm == "pre" else "none")
+        "final_norm": config.last_norm != ("none" if config.norm == "post" else "tokens")
         and f"final_norm={config.last_norm}",
         "class_token": config.class_tokens != (config.pooling == "token") and "a class token that is not read alone",
         "mlp": config.mlp != "plain" and "gated MLPs",
@@ -167,7 +168,9 @@ def parts_of(config: ViTConfig) -> dict[str, str]:
         "projection": config.projection is not None and "a projection",
         "patch_norms": getattr(config.stem, "norms", False) and "norms around its patches' projection",
         "dense": config.head is not None and "a head of pixels or objects",
+        "norm": config.norm == "branch" and "norms before its sums",
         "rotary": isinstance(config.positions, RotaryPositions) and "rotary positions",
+        "bias": isinstance(config.positions, BiasPositions) and "biases of offsets",
     }
     return {part: what for part, what in found.items() if what}
 

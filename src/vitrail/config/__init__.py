@@ -14,9 +14,11 @@ from vitrail.config.model import (
 )
 from vitrail.config.positions import (
     AppliedAt,
+    BiasPositions,
     Learned2DPositions,
     LearnedPositions,
     NoPositions,
+    PairPositions,
     Positions,
     RelativePositions,
     Resampling,
@@ -32,14 +34,16 @@ __all__ = [
     "FILE_FIELDS",
     "AppliedAt",
     "BiTConfig",
+    "BiasPositions",
     "Card",
     "Grid",
     "HybridStem",
     "Learned2DPositions",
     "LearnedPositions",
 ]
-__all__ += ["ModelConfig", "NoPositions", "PatchStem", "Positions", "Preprocessing", "Provenance", "RelativePositions"]
+__all__ += ["ModelConfig", "NoPositions", "PairPositions", "PatchStem", "Positions", "Preprocessing", "Provenance"]
 __all__ += [
+    "RelativePositions",
     "Resampling",
     "RotaryPositions",
     "Sinusoidal2DPositions",

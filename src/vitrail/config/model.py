@@ -18,8 +18,8 @@ from vitrail.config.parts import check_parts, reads_token
 from vitrail.config.positions import (
     Learned2DPositions,
     LearnedPositions,
+    PairPositions,
     Positions,
-    RelativePositions,
     RotaryPositions,
     Sinusoidal2DPositions,
     SinusoidalPositions,
@@ -31,7 +31,7 @@ Grid = tuple[int, int]  # rows, cols
 # (DeiT's distillation token), each with a classifier, averaged; a learned query's attention to the patches.
 Pooling = Literal["token", "mean", "max", "token+mean", "mean-all", "distilled", "attention"]
 Activation = Literal["gelu-tanh", "gelu", "relu", "quick-gelu", "silu"]
-Norm = Literal["pre", "post"]
+Norm = Literal["pre", "post", "branch"]
 FinalNorm = Literal["tokens", "pooled", "none"]  # of every token, before pooling; of what is pooled; there is none
 MlpKind = Literal["plain", "gated"]  # gated: the activation of one half of the first layer times the other half
 InnerNorm = Literal["none", "mlp", "both"]  # before the last layer of the MLP, or of attention too
@@ -118,8 +118,8 @@ Stem = PatchStem | HybridStem
 def _positions(name: str, value: object) -> object:
     if not isinstance(value, Positions):
         raise ConfigError(
-            "positions must be none, learned, learned-2d, relative, rotary, sinusoidal or sinusoidal-2d, or such an "
-            f"object of vitrail.config; got {value!r}."
+            "positions must be none, learned, learned-2d, relative, bias, rotary, sinusoidal or sinusoidal-2d, or such "
+            f"an object of vitrail.config; got {value!r}."
         )
     return value
 
@@ -139,7 +139,8 @@ class ViTConfig(Checked, word="vit"):
     positions: Positions = needs(_positions, PAPER_POSITIONS)
     attention: Attention = "full"  # axial (Appendix D.6): every block is one along rows, then one along columns
     causal: bool = False  # each token attends to itself and those before it, as a language model's (Chen et al., 2020)
-    norm: Norm = "pre"  # post: after the residual sum, as in the original Transformer, and none at the end
+    # post: after the residual sum, as in the original Transformer, and none at the end; branch: before the sum.
+    norm: Norm = "pre"
     activation: Activation = "gelu-tanh"
     qkv_bias: bool = True
     layer_scale: float | None = None  # first value of a learned factor of every residual feature; None: there is none
@@ -217,7 +218,7 @@ class ViTConfig(Checked, word="vit"):
     def reads_class_token_alone(self) -> bool:
         """Whether the last block's other tokens give keys and values to one token, and are read by nobody else."""
         plain = self.plain_blocks and self.norm == "pre" and self.attention != "axial" and not self.causal
-        return plain and self.pooling == "token" and not isinstance(self.positions, RelativePositions)
+        return plain and self.pooling == "token" and not isinstance(self.positions, PairPositions)
 
     @property
     def plain_blocks(self) -> bool:
@@ -235,7 +236,7 @@ class ViTConfig(Checked, word="vit"):
     @property
     def last_norm(self) -> FinalNorm:
         """Where the final norm is."""
-        return self.final_norm or ("tokens" if self.norm == "pre" else "none")
+        return self.final_norm or ("none" if self.norm == "post" else "tokens")
 
     @property
     def head_width(self) -> int:

@@ -6,7 +6,7 @@ from typing import Literal, assert_never
 
 from vitrail.config.check import DEEPEST, Checked, needs, positive, several, share, text, whole
 from vitrail.config.model import ModelConfig, PatchStem, ViTConfig
-from vitrail.config.positions import RelativePositions
+from vitrail.config.positions import PairPositions
 from vitrail.errors import ConfigError
 
 STEP = 64  # of a decoder's width, where it is not said
@@ -133,7 +133,7 @@ def _check_alone(config: ViTConfig) -> None:
             "a masked autoencoder reads visible patches alone, and a hybrid's ResNet sees them all. "
             "Take a ViT, or objective=masked-patch."
         )
-    if config.attention != "full" or isinstance(config.positions, RelativePositions) or config.causal:
+    if config.attention != "full" or isinstance(config.positions, PairPositions) or config.causal:
         raise ConfigError(
             "a masked autoencoder leaves patches out, so that rows, columns and offsets of tokens mean nothing; got "
             f"attention={config.attention}, positions={type(config.positions).__name__}, causal={config.causal}. "

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from vitrail.config.dense import QueryHead
-from vitrail.config.positions import RelativePositions, RotaryPositions
+from vitrail.config.positions import BiasPositions, PairPositions, RelativePositions, RotaryPositions
 from vitrail.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -40,6 +40,11 @@ def check_parts(config: "ViTConfig") -> None:
         raise ConfigError(
             f"rotary positions need heads whose width is a multiple of 4; got {config.head_width}. Take other heads."
         )
+    if isinstance(config.positions, BiasPositions) and config.leading > 1:
+        raise ConfigError(
+            f"biases of offsets are of patches and one class token; got {config.leading} tokens before the patches. "
+            "Take no registers, or other positions."
+        )
 
 
 def _check_dense(config: "ViTConfig") -> None:
@@ -57,7 +62,7 @@ def _check_dense(config: "ViTConfig") -> None:
             f"queries join the last {config.head.blocks} blocks; the model has {config.depth}. "
             f"Set head.blocks={config.depth}, or fewer."
         )
-    if config.attention != "full" or config.causal or isinstance(config.positions, RelativePositions):
+    if config.attention != "full" or config.causal or isinstance(config.positions, PairPositions):
         raise ConfigError(
             "queries are tokens without a place, which attend to all patches; got "
             f"attention={config.attention}, causal={config.causal}, positions={type(config.positions).__name__}. "
@@ -73,11 +78,13 @@ def _check_axial(config: "ViTConfig") -> None:
         )
     if config.registers:
         raise ConfigError("axial attention runs along rows and columns, where registers have no place. Take none.")
-    if isinstance(config.positions, RelativePositions | RotaryPositions):
-        kind = "relative" if isinstance(config.positions, RelativePositions) else "rotary"
+    if isinstance(config.positions, PairPositions | RotaryPositions):
+        kind = {RelativePositions: "relative", BiasPositions: "bias"}.get(type(config.positions), "rotary")
         raise ConfigError(f"{kind} positions are of the whole sequence; take attention='full' with them.")
-    if config.qk_norm or config.inner_norm == "both" or config.attention_width:
-        raise ConfigError("axial attention has no qk_norm, inner_norm or attention_width. Take attention='full'.")
+    if config.qk_norm or config.inner_norm == "both" or config.attention_width or config.norm == "branch":
+        raise ConfigError(
+            "axial attention has no qk_norm, inner_norm, attention_width or norm=branch. Take attention='full'."
+        )
 
 
 def _check_causal(config: "ViTConfig") -> None:

@@ -43,6 +43,21 @@ class RelativePositions(Checked, where="positions.", word="relative"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class BiasPositions(Checked, where="positions.", word="bias"):
+    """A learned number of every head for every offset of two patches in rows and columns is added to the logits.
+
+    Three more are of the class token: for what it reads of patches, for what they read of it, for itself (BEiT; Bao et
+    al., 2022). Another grid reads the numbers as BEiT's authors do, at distances that grow by one factor (`geometric`),
+    or all of them, `bilinear`, as transformers does. A table may be added to the tokens too: `table` says how it is
+    resampled.
+    """
+
+    at: AppliedAt = "layers"
+    resampling: Literal["geometric", "bilinear"] = "geometric"
+    table: Resampling | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RotaryPositions(Checked, where="positions.", word="rotary"):
     """Every pair of features of a patch's queries and keys is turned by an angle of its row or column, in every layer.
 
@@ -76,4 +91,13 @@ class Sinusoidal2DPositions(Checked, where="positions.", word="sinusoidal-2d"):
 
 
 FixedPositions = SinusoidalPositions | Sinusoidal2DPositions
-Positions = NoPositions | LearnedPositions | Learned2DPositions | RelativePositions | RotaryPositions | FixedPositions
+PairPositions = RelativePositions | BiasPositions  # of pairs of tokens, among all of a sequence
+Positions = (
+    NoPositions
+    | LearnedPositions
+    | Learned2DPositions
+    | RelativePositions
+    | BiasPositions
+    | RotaryPositions
+    | FixedPositions
+)

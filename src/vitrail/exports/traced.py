@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from vitrail.config import BiTConfig, ModelConfig, ViTConfig
+from vitrail.config import BiasPositions, BiTConfig, ModelConfig, ViTConfig
 from vitrail.data.transforms.finish import scale
 from vitrail.errors import ConfigError
 from vitrail.exports.graph_outputs import outputs_of
@@ -71,6 +71,8 @@ def sizes_of(config: ModelConfig, *, fixed: bool, planned: bool = False) -> Size
         return replace(sizes, fixed="so it was asked")
     if isinstance(config, ViTConfig) and config.head is not None and config.head.task == "detect":
         return replace(sizes, fixed="queries begin as some of so many patches")
+    if isinstance(config, ViTConfig) and isinstance(config.positions, BiasPositions):
+        return replace(sizes, fixed="its biases of offsets are those of one grid")
     if any(side % step for side in sizes.own):
         return replace(sizes, fixed=f"its sides are no multiples of the {step} pixels from one patch to the next")
     if min(sizes.own) < least:

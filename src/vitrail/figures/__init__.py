@@ -223,6 +223,22 @@ def draw_relative(similarity: Numbers, theme: Theme) -> bytes:
     return to_png(sheet)
 
 
+def draw_offsets(biases: Numbers, theme: Theme) -> bytes:
+    """Draw for each head what is added for every offset in rows and columns (h R C), on one scale for all."""
+    heads, high, wide = biases.shape
+    cols = min(heads, 6)
+    rows, most = -(-heads // cols), max(float(np.abs(biases).max()), 1e-12)
+    sheet = new_sheet(WIDEST, 0.3 + rows * (WIDEST / cols + 0.25), theme)
+    reach = ((wide - 1) / 2, (high - 1) / 2)
+    for head in range(heads):
+        axes = sheet.add_subplot(rows, cols, head + 1)
+        axes.imshow(biases[head], cmap=COSINE, vmin=-most, vmax=most, extent=(-reach[0], reach[0], reach[1], -reach[1]))
+        dress(axes, theme, title=f"head {head + 1}")
+        axes.set_xticks([-reach[0], 0, reach[0]])
+        axes.set_yticks([-reach[1], 0, reach[1]])
+    return to_png(sheet)
+
+
 def light_up(image: Picture, values: Numbers) -> Picture:
     """Light an image from where a map of its size is least, nearly dark, to where it is most."""
     light = (values - values.min()) / max(float(values.max() - values.min()), 1e-12)

@@ -11,11 +11,13 @@ from vitrail.inspection.weights import (
     filter_components,
     filters_of,
     kind_of_positions,
+    offset_biases,
     position_similarity,
     relative_similarity,
 )
 
 __all__ = ["Agreement", "Axes", "Components", "Moved", "Predictions", "Step", "attention_distance", "axis_similarity"]
-__all__ += ["filter_components", "filters_of", "kind_of_positions", "layer_similarity", "open_objective"]
+__all__ += ["filter_components", "filters_of", "kind_of_positions", "layer_similarity", "offset_biases"]
+__all__ += ["open_objective"]
 __all__ += ["patch_agreement", "pooled_attention", "position_similarity", "predict", "relative_similarity", "rollout"]
 __all__ += ["rollout_matrix", "shift_agreement", "trace_shapes"]

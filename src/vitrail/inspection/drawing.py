@@ -27,10 +27,12 @@ from vitrail.inspection.weights import (
     axis_similarity,
     filter_components,
     kind_of_positions,
+    offset_biases,
     position_similarity,
     relative_similarity,
 )
 from vitrail.models import Model, ViT, build
+from vitrail.models.positions import AddedPositions
 
 SHOWN = 16  # images of a picture
 LARGER = 1.5  # times the image size, at which positions are shown resampled
@@ -132,7 +134,16 @@ def _positions(model: Model) -> Iterator[Drawing]:
             "Cosine similarity of the keys of all offsets of two tokens in the sequence, in every head (Appendix D.4).",
             lambda theme: figures.draw_relative(keys.numpy(), theme),
         )
-    if kind in ("relative", "none"):
+    if kind == "bias":
+        biases = offset_biases(model)
+        yield Drawing(
+            "positions-biases",
+            "What it knows of distances",
+            "What each head of the first layer adds to the logits of a patch so many rows and columns away: one tile a "
+            "head, zero in its middle.",
+            lambda theme: figures.draw_offsets(biases.numpy(), theme),
+        )
+    if kind in ("relative", "none") or not isinstance(model.positions, AddedPositions):
         return
     if kind == "learned-2d":
         axes = axis_similarity(model)

@@ -12,7 +12,7 @@ from vitrail.config.fields import encode
 from vitrail.errors import ConfigError
 from vitrail.inspection.views import unwrap, with_attention
 from vitrail.models import BiT, ViT, eval_mode
-from vitrail.models.position_kinds import Learned2D, Relative
+from vitrail.models.position_kinds import Biased, BiasedTable, Learned2D, Relative
 from vitrail.models.positions import AddedPositions
 from vitrail.models.resnet import SameConv, standardize_by_variance
 from vitrail.models.vit import PatchEmbedding
@@ -71,7 +71,7 @@ class Axes(NamedTuple):
 
 
 def kind_of_positions(model: nn.Module) -> str:
-    """Tell which picture a model's positions have: none, learned, learned-2d, relative, or fixed."""
+    """Tell which picture a model's positions have: none, learned, learned-2d, relative, bias, or fixed."""
     kind = encode(with_attention(model).config.positions)["kind"]
     return "fixed" if kind.startswith("sinusoidal") else kind
 
@@ -89,7 +89,7 @@ def position_similarity(
     positions = inside.positions
     if not isinstance(positions, AddedPositions):
         kind = kind_of_positions(inside)
-        other = " Take relative_similarity." if kind == "relative" else ""
+        other = {"relative": " Take relative_similarity.", "bias": " Take offset_biases."}.get(kind, "")
         raise ConfigError(f"positions of the kind {kind!r} are no vectors that are added to the tokens.{other}")
     whole("table", table, least=0, most=positions.tables - 1)
     grid = inside.config.stem.grid(*(inside.config.image_size if image_size is None else as_size(image_size)))
@@ -120,3 +120,14 @@ def relative_similarity(model: nn.Module, table: int = 0) -> Float[Tensor, "h M 
     whole("table", table, least=0, most=positions.tables - 1)
     keys = positions.offsets[table].detach().float().unflatten(1, (inside.config.heads, inside.config.head_width))
     return torch.stack([cosines(keys[:, head]) for head in range(inside.config.heads)])  # h M M
+
+
+def offset_biases(model: nn.Module, table: int = 0) -> Float[Tensor, "h R C"]:
+    """Give what each head adds to the logits for every offset of two patches, rows first; none is in the middle."""
+    inside = with_attention(model)
+    positions = inside.positions
+    if not isinstance(positions, Biased | BiasedTable):
+        raise ConfigError("offsets have biases in positions=bias alone. Take position_similarity.")
+    whole("table", table, least=0, most=len(positions.biases) - 1)
+    rows, cols = (2 * side - 1 for side in positions.grid)
+    return positions.biases[table].detach().float()[: rows * cols].T.unflatten(1, (rows, cols))

@@ -65,6 +65,7 @@ TABLE: tuple[tuple[str, Draw], ...] = (
     ("objective.mask", normal(0.02)),
     ("objective.projection.weight", xavier_uniform),
     ("objective.predictor.weight", xavier_uniform),
+    ("positions.biases.*", ZERO),
     ("positions.*", normal(0.02)),
     ("head.queries", normal(1.0)),
     ("head.box.4.*", ZERO),  # boxes are those of the patches at first

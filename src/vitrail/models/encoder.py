@@ -16,7 +16,7 @@ from vitrail.config import Grid, ViTConfig
 from vitrail.errors import ShapeError
 from vitrail.models.activations import ACTIVATIONS
 from vitrail.ops.attention import Pairs, attend
-from vitrail.ops.attention_chunks import attention_weights, query_chunks
+from vitrail.ops.attention_chunks import PairTerms, attention_weights, query_chunks
 from vitrail.ops.random import keep_mask, salted
 
 
@@ -54,14 +54,14 @@ class SelfAttention(nn.Module):
         tokens: Float[Tensor, "B T D"],
         queries: slice = slice(None),
         grid: Grid | None = None,
-        relative: Float[Tensor, "M h d"] | None = None,
+        relative: PairTerms | None = None,
     ) -> Float[Tensor, "B h Q T"]:
         """What `forward` weighs the values with (eq. 6), for all or some of the queries, computed in chunks."""
         query, key, _ = self.project(tokens, grid)
         return self.weigh(query, key, queries, grid, relative)
 
     def weights_in_parts(
-        self, tokens: Float[Tensor, "B T D"], grid: Grid | None = None, relative: Float[Tensor, "M h d"] | None = None
+        self, tokens: Float[Tensor, "B T D"], grid: Grid | None = None, relative: PairTerms | None = None
     ) -> Iterator[tuple[int, Float[Tensor, "B h Q T"]]]:
         """Give `weights` some queries at a time, with the first one's number; the whole matrix is never formed."""
         query, key, _ = self.project(tokens, grid)

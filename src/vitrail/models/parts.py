@@ -79,6 +79,24 @@ class PartedBlock(Block):
             self.mlp = PartedMlp(config)
 
 
+class BranchBlock(PartedBlock):
+    """A block whose norms come after attention and MLP, before the residual sums (Liu et al., 2022)."""
+
+    def forward(
+        self, tokens: Float[Tensor, "B T D"], grid: Grid | None = None, pairs: Pairs = None
+    ) -> Float[Tensor, "B T D"]:
+        """Eqs. 2 and 3, with the norms of what is added."""
+        mixed = self.attention_norm(self.attention_output_dropout(self.attention(tokens, grid, pairs)))
+        tokens = tokens + self.attention_stochastic_depth(self.attention_scale(mixed))
+        thought = self.mlp_norm(self.mlp_output_dropout(self.mlp(tokens)))
+        return tokens + self.mlp_stochastic_depth(self.mlp_scale(thought))
+
+
+def kind_of_block(config: ViTConfig) -> type[PartedBlock]:
+    """Choose the block by where its norms are."""
+    return BranchBlock if config.norm == "branch" else PartedBlock
+
+
 class AttentionPool(nn.Module):
     """A learned query's attention to the patches, then an MLP beside a residual (Zhai et al., 2022, Appendix E)."""
 

@@ -7,8 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.config import AppliedAt, Grid, ViTConfig, positions as kinds
+from vitrail.config import AppliedAt, Grid, Resampling, ViTConfig, positions as kinds
 from vitrail.models.positions import AddedPositions, Learned, TokenPositions
+from vitrail.ops.attention_chunks import PairTerms
+from vitrail.ops.offsets import count_offsets, offset_numbers, resample_offsets
 from vitrail.ops.positions import resample_axis, simple_2d_table, sinusoidal_2d_table, sinusoidal_table
 
 
@@ -52,13 +54,55 @@ class Relative(TokenPositions):
         self.heads, count = config.heads, 2 * config.tokens - 1
         self.offsets = nn.ParameterList(torch.empty(count, config.width) for _ in range(self.tables))
 
-    def keys(self, layer: int, grid: Grid) -> Float[Tensor, "M h d"] | None:
+    def keys(self, layer: int, grid: Grid) -> PairTerms | None:
         """Resample the offsets linearly for another number of tokens: none stays none, the farthest the farthest."""
         table = self.table_of(layer)
         if table is None:
             return None
         keys = resample_axis(self.offsets[table], 0, 2 * (self.leading + grid[0] * grid[1]) - 1)
         return keys.unflatten(1, (self.heads, self.width // self.heads))
+
+
+class OffsetBiases(nn.ParameterList):
+    """A learned number of every head for every offset of two patches in rows and columns, and the class token's."""
+
+    def __init__(self, config: ViTConfig, how: kinds.BiasPositions) -> None:
+        numbers, tables = count_offsets(config.grid, config.leading), config.layers if how.at == "layers" else 1
+        super().__init__(torch.empty(numbers, config.heads) for _ in range(tables))
+        self.how, self.grid, self.leading = how, config.grid, config.leading
+
+    def logits(self, layer: int, grid: Grid) -> Float[Tensor, "1 h T T"] | None:
+        """What pairs of tokens add to the logits of a layer; resampled for another grid, itself left alone."""
+        if self.how.at == "stem" and layer > 0:
+            return None
+        own = self[layer if self.how.at == "layers" else 0]
+        table = resample_offsets(own, self.grid, grid, self.how.resampling)
+        pairs = offset_numbers((grid[0], grid[1]), self.leading, table.device)
+        return table[pairs].permute(2, 0, 1)[None]
+
+
+class Biased(TokenPositions):
+    """Biases of offsets alone."""
+
+    def __init__(self, config: ViTConfig, how: kinds.BiasPositions) -> None:
+        super().__init__(config, how.at)
+        self.biases = OffsetBiases(config, how)
+
+    def keys(self, layer: int, grid: Grid) -> PairTerms | None:
+        """Give the biases of a layer."""
+        return self.biases.logits(layer, grid)
+
+
+class BiasedTable(Learned):
+    """Biases of offsets, and a table that is added to the tokens."""
+
+    def __init__(self, config: ViTConfig, how: kinds.BiasPositions, resampling: Resampling) -> None:
+        super().__init__(config, "stem", resampling)
+        self.biases = OffsetBiases(config, how)
+
+    def keys(self, layer: int, grid: Grid) -> PairTerms | None:
+        """Give the biases of a layer."""
+        return self.biases.logits(layer, grid)
 
 
 def build_positions(config: ViTConfig) -> TokenPositions:
@@ -74,6 +118,8 @@ def build_positions(config: ViTConfig) -> TokenPositions:
             return Learned2D(config, at)
         case kinds.RelativePositions(at=at):
             return Relative(config, at)
+        case kinds.BiasPositions(table=table) as how:
+            return Biased(config, how) if table is None else BiasedTable(config, how, table)
         case kinds.SinusoidalPositions(at=at):
             return Sinusoidal(config, at, sinusoidal_table)
         case kinds.Sinusoidal2DPositions(at=at, code=code):

@@ -5,6 +5,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from vitrail.config import AppliedAt, Grid, Resampling, ViTConfig
+from vitrail.ops.attention_chunks import PairTerms
 from vitrail.ops.patches import same_size
 from vitrail.ops.positions import resample_positions
 
@@ -23,8 +24,8 @@ class TokenPositions(nn.Module):
         """Give the tokens as they go into a layer; `visible` numbers their patches where they are not all of a grid."""
         return tokens
 
-    def keys(self, layer: int, grid: Grid) -> Float[Tensor, "M h d"] | None:
-        """Give the relative keys of a layer, where there are any."""
+    def keys(self, layer: int, grid: Grid) -> PairTerms | None:
+        """Give what pairs of tokens have in a layer, where they have any: relative keys, or biases of the logits."""
         return None
 
     def table_of(self, layer: int) -> int | None:

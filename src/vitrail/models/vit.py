@@ -13,7 +13,7 @@ from vitrail.models.axial import AxialBlock
 from vitrail.models.base import Model, check_images
 from vitrail.models.encoder import Blocks, Dropout, maybe_checkpoint
 from vitrail.models.heads import build_head
-from vitrail.models.parts import PartedBlock, build_norm, build_pooling, build_projection
+from vitrail.models.parts import build_norm, build_pooling, build_projection, kind_of_block
 from vitrail.models.position_kinds import build_positions
 from vitrail.models.resnet import HybridEmbedding
 from vitrail.ops.patches import patchify, same_size
@@ -75,7 +75,7 @@ class ViT(Model):
         self.positions = build_positions(config)
         self.dropout = Dropout(config.dropout)
         self.first_norm = build_norm(config, wanted=config.first_norm)
-        block = AxialBlock if config.attention == "axial" else PartedBlock
+        block = AxialBlock if config.attention == "axial" else kind_of_block(config)
         self.blocks = Blocks(block(config, layer) for layer in range(config.layers))
         self.norm = build_norm(config, wanted=config.last_norm == "tokens")
         self.pooling = build_pooling(config)

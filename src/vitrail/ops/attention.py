@@ -8,11 +8,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import sdpa_kernel
 
-from vitrail.ops.attention_chunks import attend_in_chunks
+from vitrail.ops.attention_chunks import PairTerms, attend_in_chunks, forms_weights
 from vitrail.ops.attention_kernels import KERNELS
 
-# What is said of pairs of tokens: relative keys; or what each query may attend to, which is never nothing.
-Pairs = Float[Tensor, "M h d"] | Bool[Tensor, "B 1 T T"] | None
+# Relative keys, or numbers added to the logits of each head; or what each query may attend to, which is never nothing.
+Pairs = PairTerms | Bool[Tensor, "B 1 T T"] | None
 
 
 def attend(
@@ -26,11 +26,10 @@ def attend(
 ) -> Float[Tensor, "B h Q d"]:
     """Mix the values (eqs. 6 and 7); a causal query sees itself and what comes before it.
 
-    The kernels would form the matrix of weights for relative keys, and for dropout on the CPU: there queries go in
-    chunks.
+    Where the kernels would form the matrix of weights (for relative keys, or dropout on the CPU), queries go in chunks.
     """
-    if pairs is not None and pairs.dtype == torch.bool:
-        return fused_attention(query, key, value, pairs, dropout)
+    if pairs is not None and not forms_weights(query, pairs, dropout, causal=causal):
+        return fused_attention(query, key, value, pairs if pairs.dtype == torch.bool else pairs.to(query), dropout)
     if pairs is None and (dropout == 0 or query.device.type != "cpu"):
         return fused_attention(query, key, value, None, dropout, causal=causal)
     return attend_in_chunks(fused_attention, query, key, value, pairs, dropout, causal=causal)

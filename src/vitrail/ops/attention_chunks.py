@@ -10,6 +10,15 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 CHUNK = 1 << 24  # weights formed at a time: 64 MiB in float32
+PairTerms = Float[Tensor, "M h d"] | Float[Tensor, "1 h T T"]  # keys of offsets in the sequence; logits as they are
+
+
+def forms_weights(query: Tensor, pairs: Tensor, dropout: float, *, causal: bool) -> bool:
+    """Tell whether torch's kernel would form the matrix of weights for what is said of pairs, or is not told it."""
+    if pairs.dtype == torch.bool:
+        return False
+    learns = pairs.requires_grad and torch.is_grad_enabled()
+    return pairs.ndim == 3 or causal or (query.device.type == "cpu" and (dropout > 0 or learns))
 
 
 def attend_in_chunks(
@@ -17,12 +26,12 @@ def attend_in_chunks(
     query: Float[Tensor, "B h T d"],
     key: Float[Tensor, "B h T d"],
     value: Float[Tensor, "B h T d"],
-    relative: Float[Tensor, "M h d"] | None,
+    relative: PairTerms | None,
     dropout: float,
     *,
     causal: bool,
 ) -> Float[Tensor, "B h T d"]:
-    """Mix the values (eqs. 6 and 7), with relative keys where there are any.
+    """Mix the values (eqs. 6 and 7), with what pairs add to the logits, where there is any.
 
     Where there are several chunks, each is made again in the backward pass.
     """
@@ -47,7 +56,7 @@ def _attend_some(
     causal: bool,
 ) -> Tensor:
     """Mix the values for the queries from this place on."""
-    bias = None if relative is None else relative_logits(query, relative, first)
+    bias = None if relative is None else pair_logits(query, relative, first)
     if causal:
         later = _later(query.shape[2], key.shape[2], first, query.device)
         bias = torch.zeros_like(later, dtype=query.dtype) if bias is None else bias
@@ -60,7 +69,7 @@ def attention_weights(
     key: Float[Tensor, "B h T d"],
     *,
     queries: slice = slice(None),
-    relative: Float[Tensor, "M h d"] | None = None,
+    relative: PairTerms | None = None,
     causal: bool = False,
 ) -> Float[Tensor, "B h Q T"]:
     """How much each query attends to every token (eq. 6); rows sum to one. Works in chunks, in float32 or better."""
@@ -77,7 +86,7 @@ def attention_weights(
             part, first = wanted[:, :, rows].to(exact), start + rows.start
             logits = part @ keys  # B h chunk T
             if relative is not None:
-                logits = logits + relative_logits(part, relative.to(exact), first)
+                logits = logits + pair_logits(part, relative.to(exact), first)
             if causal:
                 later = _later(part.shape[2], key.shape[2], first, query.device)
                 logits = logits.masked_fill(later, -torch.inf)
@@ -93,6 +102,13 @@ def _without_autocast(device: str) -> AbstractContextManager[object]:
 def _later(queries: int, keys: int, first: int, device: torch.device) -> Bool[Tensor, "Q T"]:
     """Say which tokens come after each of the queries from this place on."""
     return torch.arange(keys, device=device) > torch.arange(first, first + queries, device=device)[:, None]
+
+
+def pair_logits(query: Float[Tensor, "B h Q d"], terms: PairTerms, first: int) -> Float[Tensor, "B2 h Q T"]:
+    """What pairs of tokens add to the logits of the queries from this place on; `B2` is one where it is no matter."""
+    if terms.ndim == 4:
+        return terms[:, :, first : first + query.shape[2]].to(query.dtype)
+    return relative_logits(query, terms, first)
 
 
 def relative_logits(

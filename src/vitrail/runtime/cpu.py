@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail.config import ViTConfig
-from vitrail.config.positions import RelativePositions
+from vitrail.config.positions import PairPositions
 from vitrail.errors import ConfigError
 from vitrail.models import Model, ViT
 from vitrail.models.encoder import Mlp, SelfAttention
@@ -240,7 +240,7 @@ def modules_for_cpu(model: Model, precision: str, batch_size: int, scales: Scale
 
 def mixes_in_halves(config: ViTConfig) -> bool:
     """Tell whether attention is of all tokens to all others, and of nothing else."""
-    return config.attention == "full" and not config.causal and not isinstance(config.positions, RelativePositions)
+    return config.attention == "full" and not config.causal and not isinstance(config.positions, PairPositions)
 
 
 def pack_convolutions(model: nn.Module) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vitrail.config import BiTConfig, Grid, ViTConfig
 from vitrail.config.check import merging_share
-from vitrail.config.positions import RelativePositions
+from vitrail.config.positions import PairPositions
 from vitrail.errors import ConfigError
 from vitrail.models import Model, ViT
 from vitrail.models.encoder import Block
@@ -127,9 +127,9 @@ def check_merging(model: Model, share: float) -> ViT:
     reasons = {
         "its axial attention runs along rows and columns of the grid": config.attention == "axial",
         "its tokens see only those before them": config.causal,
-        "its norms come after the sums": config.norm == "post",
+        "its norms come after attention and MLP": config.norm != "pre",
         "its classifier reads other tokens than those of patches, or several": not config.reads_plainly,
-        "its relative positions are of pairs of patches": isinstance(config.positions, RelativePositions),
+        "its relative positions are of pairs of patches": isinstance(config.positions, PairPositions),
         "its positions are added before every layer": getattr(config.positions, "at", "stem") != "stem",
     }
     if found := [reason for reason, holds in reasons.items() if holds]:

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int32, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.config import BiTConfig, Grid, HybridStem, NoPositions, RelativePositions, RotaryPositions
+from vitrail.config import BiTConfig, Grid, HybridStem, NoPositions, PairPositions, RotaryPositions
 from vitrail.errors import ConfigError, ShapeError
 from vitrail.models import Model, ViT
 from vitrail.models.encoder import Block
@@ -243,7 +243,7 @@ def packs_tokens(model: ViT) -> bool:
     """Tell whether a model's tokens can be one sequence: attention among all of an image, with nothing beside it."""
     config = model.config
     full = config.attention == "full" and not config.causal and config.norm == "pre"
-    return full and not isinstance(config.positions, RelativePositions)
+    return full and not isinstance(config.positions, PairPositions)
 
 
 def half_copy(model: ViT) -> ViT:

@@ -15,7 +15,7 @@ from vitrail.models.encoder import SelfAttention
 from vitrail.ops.cost.convolutions import Convolution, convolutions
 from vitrail.ops.cost.counts import exaflops, forward_macs, parameters, training_flops
 
-POSITIONS = ["none", "learned", "learned-2d", "relative", "sinusoidal", "sinusoidal-2d"]
+POSITIONS = ["none", "learned", "learned-2d", "relative", "bias", "sinusoidal", "sinusoidal-2d"]
 
 
 def variants() -> Iterator[ModelConfig]:
@@ -72,7 +72,7 @@ def test_operations_equal_those_of_every_layer_that_runs(name: str) -> None:
             query, key, _ = module.project(inputs[0], inputs[1])
             lines = query.shape[0] // inputs[0].shape[0]
             macs += lines * 2 * query.shape[1] * query.shape[2] * key.shape[2] * query.shape[3]
-            if inputs[2] is not None:
+            if inputs[2] is not None and inputs[2].ndim == 3:  # keys of offsets; biases are added alone
                 macs += query.shape[2] * inputs[2].numel()
 
     for module in model.modules():

@@ -22,6 +22,7 @@ CASES: dict[str, tuple[str, dict[str, object], dict[str, Any]]] = {
     "vit-max-hidden": ("ViT-Ti/16", {"depth": 3, "pooling": "max", "representation_width": 64}, {"batch": 6}),
     "vit-original": ("ViT-Ti/16", {"depth": 3, "norm": "post", "activation": "relu"}, {"batch": 6}),
     "vit-relative": ("ViT-Ti/16", {"depth": 3, "positions": "relative"}, {"batch": 4}),
+    "vit-biased": ("ViT-Ti/16", {"depth": 3, "positions": "bias"}, {"batch": 4}),
     "vit-many-classes": ("ViT-Ti/16", {"depth": 2, "classes": 20_000}, {"batch": 8}),
     "vit-checkpointing": ("ViT-Ti/16", {"depth": 8, "checkpointing": True}, {"batch": 6}),
     "axial": ("Axial-ViT-B/16", {"depth": 2, "width": 192, "mlp_width": 768}, {"batch": 6}),

@@ -51,7 +51,7 @@ MODELS = {
     "vision_model.encoder.layers": "a part of CLIP or SigLIP of transformers, without the patches of its image tower",
     "layers.0.self_attn.in_proj_": "built of torch's nn.TransformerEncoder, of which it has two, or not all parts",
     "image_encoder.": "SAM, with relative positions",
-    "relative_position_bias_table": "Swin or BEiT, with relative positions",
+    "relative_position_bias_table": "Swin, with relative positions in windows",
     "mlp_tokens.": "an MLP-Mixer",
     "conv_dw.": "a convolutional network",
     "layer1.0.conv1.": "a ResNet with batch norms; BiT has GroupNorm and standardised filters",

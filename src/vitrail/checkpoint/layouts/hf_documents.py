@@ -11,7 +11,7 @@ from vitrail.checkpoint.layouts import hf_towers
 from vitrail.checkpoint.layouts.base import Dialect
 from vitrail.checkpoint.layouts.hf_families import FAMILIES, family_of
 from vitrail.checkpoint.layouts.vit_rows import alike
-from vitrail.config import HybridStem, RotaryPositions, ViTConfig
+from vitrail.config import BiasPositions, HybridStem, LearnedPositions, RotaryPositions, ViTConfig
 from vitrail.errors import CheckpointError, ConfigError, ShapeError
 
 WORDS = {"gelu": "gelu", "gelu-tanh": "gelu_pytorch_tanh", "quick-gelu": "quick_gelu", "relu": "relu", "silu": "silu"}
@@ -44,7 +44,7 @@ def _has_parts(config: ViTConfig) -> bool:
     )
     names = ("registers", "first_norm", "mlp", "projection", "last_norm", "class_tokens", "pooling")
     parts = any(getattr(config, name) != getattr(plain, name) for name in names)
-    return parts or config.layer_scale is not None or isinstance(config.positions, RotaryPositions)
+    return parts or config.layer_scale is not None or isinstance(config.positions, RotaryPositions | BiasPositions)
 
 
 def document(kind: str, config: ViTConfig, class_names: tuple[str, ...] | None, dialect: Dialect) -> dict[str, Any]:
@@ -99,6 +99,17 @@ def _more(kind: str, config: ViTConfig, dialect: Dialect) -> Mapping[str, Any]:
                 "rope_theta": config.positions.period,
             }
             return found | biases | {"num_register_tokens": config.registers, "layerscale_value": config.layer_scale}
+        case "beit":
+            biases = config.positions if isinstance(config.positions, BiasPositions) else None
+            table = biases.table if biases else isinstance(config.positions, LearnedPositions)
+            return {
+                "intermediate_size": config.mlp_width,
+                "use_absolute_position_embeddings": bool(table),
+                "use_relative_position_bias": biases is not None and biases.at == "layers",
+                "use_shared_relative_position_bias": biases is not None and biases.at == "shared",
+                "use_mean_pooling": config.pooling == "mean",
+                "layer_scale_init_value": config.layer_scale or 0.0,
+            }
         case "deit":
             more = {"pooler_output_size": config.pre_logits or config.width, "pooler_act": "tanh"}
             return {"intermediate_size": config.mlp_width, "qkv_bias": config.qkv_bias, **more}

@@ -9,6 +9,8 @@ from vitrail.checkpoint.layouts.vit_rows import Missing, PoolNames, TorchNames
 from vitrail.config import Resampling
 from vitrail.config.model import FinalNorm, Pooling
 
+OFFSETS = "relative_position_bias.relative_position_bias_table"
+LIKE_CLIP = ("metaclip_2", "chinese_clip", "altclip", "clipseg")  # whose image towers are CLIP's
 APART = ("attention.q_proj.", "attention.k_proj.", "attention.v_proj.")
 DINOV2 = TorchNames(
     patches="embeddings.patch_embeddings.projection",
@@ -77,6 +79,25 @@ DEIT = replace(
     scales=(),
     hidden="pooler.dense",
 )
+BEIT = replace(
+    DEIT,
+    registers="",
+    scales=("lambda_1", "lambda_2"),
+    offsets=f"attention.attention.{OFFSETS}",
+    shared_offsets=f"encoder.{OFFSETS}",
+    pooled_norm="pooler.layernorm",
+    hidden="",
+)
+BEIT_MODULES = replace(
+    BEIT,
+    layer="layers.",
+    qkv=APART,
+    out="attention.o_proj",
+    expand="mlp.fc1",
+    contract="mlp.fc2",
+    offsets=OFFSETS,
+    shared_offsets="shared_position_bias.relative_position_bias_table",
+)
 DEIT_MODULES = replace(DEIT, layer="layers.", qkv=APART, out="attention.o_proj", expand="mlp.fc1", contract="mlp.fc2")
 
 
@@ -87,6 +108,7 @@ class Family:
     model_types: tuple[str, ...]
     anchors: tuple[str, ...]  # tensors that its files have
     without: tuple[str, ...] = ()  # and tensors that they lack
+    either: tuple[str, ...] = ()  # and tensors of which they have one at least
     architectures: tuple[str, str]  # without a classifier, and with one
     inside: str  # what stands before the names of the encoder where there is a classifier
     names: Mapping[str, TorchNames]  # as files are written, and as the modules of version 5 are called
@@ -129,6 +151,16 @@ FAMILIES: dict[str, Family] = {
         defaults={"hidden_act": "gelu", "layer_norm_eps": 1e-6, "num_attention_heads": 12},
         pooling=("token", "token+mean"),
     ),
+    "beit": Family(
+        model_types=("beit", "data2vec-vision"),
+        anchors=("embeddings.cls_token", "embeddings.patch_embeddings.projection.weight"),
+        either=tuple(f"{names.layer}0.{names.qkv[0]}bias" for names in (BEIT, BEIT_MODULES)),
+        without=tuple(f"{names.layer}0.{names.qkv[1]}bias" for names in (BEIT, BEIT_MODULES)),
+        architectures=("BeitModel", "BeitForImageClassification"),
+        inside="beit.",
+        names={"written": BEIT, "modules": BEIT_MODULES},
+        defaults={"hidden_act": "gelu", "layer_norm_eps": 1e-12, "num_attention_heads": 12},
+    ),
     "dinov3_vit": Family(
         model_types=("dinov3_vit",),
         anchors=("embeddings.patch_embeddings.weight", "embeddings.cls_token"),
@@ -140,7 +172,11 @@ FAMILIES: dict[str, Family] = {
         pooling=("token", "token+mean"),
     ),
     "clip": Family(
-        model_types=("clip", "clip_vision_model"),
+        model_types=(
+            "clip",
+            "clip_vision_model",
+            *(f"{name}{end}" for name in LIKE_CLIP for end in ("", "_vision_model")),
+        ),
         anchors=("embeddings.class_embedding", "pre_layrnorm.weight"),
         architectures=("CLIPVisionModel", "CLIPForImageClassification"),
         inside="vision_model.",
@@ -166,6 +202,8 @@ FAMILIES: dict[str, Family] = {
 def family_of(headers: Headers) -> str | None:
     """Find the family whose tensors these are; nothing where they are those of transformers' ViT."""
     for name, family in FAMILIES.items():
-        if all(anchor in headers for anchor in family.anchors) and not any(no in headers for no in family.without):
+        known = all(anchor in headers for anchor in family.anchors)
+        known &= not family.either or any(name in headers for name in family.either)
+        if known and not any(no in headers for no in family.without):
             return name
     return None

@@ -9,9 +9,18 @@ from vitrail.checkpoint.adapt import Request
 from vitrail.checkpoint.archives.base import Headers
 from vitrail.checkpoint.layouts.base import Dialect, Found, Row, read_note
 from vitrail.checkpoint.layouts.hf_families import FAMILIES, GATED, GATED_APART, Family
-from vitrail.checkpoint.layouts.inference import DINOV3_HEADS, DOUBT, find_head, find_heads, is_last, is_square, noted
+from vitrail.checkpoint.layouts.inference import (
+    DINOV3_HEADS,
+    DOUBT,
+    find_head,
+    find_heads,
+    is_last,
+    is_square,
+    noted,
+    offset_grid,
+)
 from vitrail.checkpoint.layouts.vit_rows import Missing, TorchNames, vit_rows
-from vitrail.config import LearnedPositions, PatchStem, RotaryPositions, ViTConfig, as_size
+from vitrail.config import BiasPositions, LearnedPositions, NoPositions, PatchStem, RotaryPositions, ViTConfig, as_size
 from vitrail.errors import CheckpointError
 
 ACTIVATIONS = {
@@ -40,22 +49,37 @@ def infer(kind: str, headers: Headers, hints: Request, documents: Mapping[str, A
         )
     names, left_out = family.names[spoken], headers.take(*PRETRAINING)
     gated, names = _gated(headers, names)
+    if kind == "siglip" and len(headers.shapes[f"{names.patches}.weight"]) == 2:
+        raise CheckpointError(
+            "the file is a SigLIP 2 for images of any shape (NaFlex), whose positions go to each image's own; no model "
+            "here has them. Take one of fixed size, such as google/siglip2-base-patch16-224."
+        )
     width, channels, patch = headers.patches(f"{names.patches}.weight")
     depth = headers.count(names.layer, "layer", end=".")
     block = f"{names.layer}0."
     mlp_width = headers.shape(f"{block}{names.contract}.weight", 2)[1]
     known = DINOV3_HEADS if kind == "dinov3_vit" else {}
     shape = depth, width, mlp_width
-    heads, notes = find_heads(shape, hints, documents, told.get("num_attention_heads"), known=known)
+    offsets = _offsets(headers, names)
+    said_heads = headers.shape(offsets, 2)[1] if offsets else told.get("num_attention_heads")
+    heads, notes = find_heads(shape, hints, documents, said_heads, known=known)
     registers = _registers(headers, names)
     if not registers and names.registers in headers:
         left_out += headers.take(names.registers)
     token = names.token in headers
-    if not family.rotary:
+    if offsets:
+        grid = offset_grid(headers.shape(offsets, 2)[0], PatchStem(patch=patch), Request())
+        size = (grid[0] * patch, grid[1] * patch)
+        table = family.resampling if names.table in headers else None
+        at = "shared" if offsets == names.shared_offsets else "layers"
+        positions: Any = BiasPositions(at=at, resampling="bilinear", table=table)
+    elif kind == "beit" and names.table not in headers:
+        size, positions = as_size(told.get("image_size", 224)), NoPositions()
+    elif not family.rotary:
         headers.shape(names.table, names.table_axes)
         grid = _grid(headers.shapes[names.table][-2] - token - (0 if family.missing.placed else registers))
         size = (grid[0] * patch, grid[1] * patch)
-        positions: Any = LearnedPositions(resampling=family.resampling)
+        positions = LearnedPositions(resampling=family.resampling)
     else:
         size = hints.image_size or as_size(told.get("image_size", 224))
         size = (size[0] // patch * patch, size[1] // patch * patch)
@@ -86,6 +110,8 @@ def infer(kind: str, headers: Headers, hints: Request, documents: Mapping[str, A
     unused: tuple[str, ...] = ()
     if "pooling" not in more:
         pooling, final_norm = family.pooling[bool(fields["classes"])], family.final_norm[bool(fields["classes"])]
+        if names.pooled_norm and f"{names.norm}.weight" not in headers:
+            pooling, final_norm = "mean", "pooled" if f"{names.pooled_norm}.weight" in headers else "none"
         fields |= {"pooling": pooling, "final_norm": final_norm}
         if pooling != "attention" and names.pool is not None:
             unused += headers.take("head.")
@@ -98,6 +124,7 @@ def infer(kind: str, headers: Headers, hints: Request, documents: Mapping[str, A
         fields["classes"], notes = None, (*notes, DOUBT)
         fields |= {"pooling": family.pooling[0], "final_norm": family.final_norm[0]}
     fields.pop("doubtless", None)
+    left_out += headers.take(*[name for name in headers.shapes if name.endswith("relative_position_index")])
     key_bias = fields["qkv_bias"] and f"{block}{names.qkv[1]}bias" not in headers
     lacking = [f"{names.layer}0.{name}" for name in (names.out, names.expand, names.contract)]
     known = ("attention.out", "mlp.expand", "mlp.contract")
@@ -139,7 +166,7 @@ def usual_dialect(kind: str, config: ViTConfig) -> Dialect:
     """Speak as files of a family are written today."""
     family = FAMILIES[kind]
     classified = bool(config.classes) or config.projection is not None
-    key_bias = kind == "dinov3_vit" and config.qkv_bias
+    key_bias = kind in ("dinov3_vit", "beit") and config.qkv_bias
     return {
         "prefix": family.inside if classified else "",
         "names": "written",
@@ -155,7 +182,7 @@ def _vision(family: Family, top: Mapping[str, Any]) -> Mapping[str, Any]:
     kind = top.get("model_type", family.model_types[0])
     if kind not in (*family.model_types, "siglip2") and not (kind == "siglip2_vision_model"):
         raise CheckpointError(
-            f"config.json is of a {kind!r} model; its tensors are those of {' or '.join(family.model_types)}."
+            f"config.json is of a {kind!r} model; its tensors are those of {' or '.join(family.model_types[:2])}."
         )
     found = top.get("vision_config", top)
     return found if isinstance(found, dict) else {}
@@ -172,6 +199,12 @@ def _gated(headers: Headers, names: TorchNames) -> tuple[bool, TorchNames]:
     return False, names
 
 
+def _offsets(headers: Headers, names: TorchNames) -> str:
+    """Find the biases of offsets, of the first layer or of all."""
+    each = f"{names.layer}0.{names.offsets}"
+    return next((name for name in (each, names.shared_offsets) if names.offsets and name in headers), "")
+
+
 def _registers(headers: Headers, names: TorchNames) -> int:
     return headers.shape(names.registers, 3)[1] if names.registers and names.registers in headers else 0
 
@@ -186,7 +219,8 @@ def _grid(count: int) -> tuple[int, int]:
 
 
 def _scale(documents: Mapping[str, Any]) -> float:
-    said = documents.get("config.json", {}).get("layerscale_value", 1.0)
+    said = documents.get("config.json", {})
+    said = said.get("layerscale_value", said.get("layer_scale_init_value", 1.0))
     return float(said) if isinstance(said, int | float) else 1.0
 
 
@@ -233,7 +267,8 @@ def _head(
             head = f"{outer}classifier"
     if head is None:
         return None, {"classes": None} | _pooler(headers, names), set()
-    headers.take("pooler.")
+    if not names.pooled_norm:
+        headers.take("pooler.")
     return head, {"classes": every[f"{head}.weight"][0]}, {f"{head}.weight", f"{head}.bias"}
 
 

@@ -11,6 +11,7 @@ from vitrail.checkpoint.layouts.base import read_note
 from vitrail.config import Grid, Stem, as_size
 from vitrail.config.zoo import SHAPES
 from vitrail.errors import CheckpointError
+from vitrail.ops.offsets import OF_TOKEN, count_offsets
 
 DOUBT = (
     "layers beside the classifier may answer for it or change it: which of them does is not said, so all are left out"
@@ -145,6 +146,22 @@ def noted_grid(documents: Mapping[str, Any], stem: Stem, hints: Request) -> Requ
 def is_square(count: int) -> bool:
     """Tell whether a number of patches makes a square grid."""
     return count > 0 and isqrt(count) ** 2 == count
+
+
+def offset_grid(count: int, stem: Stem, hints: Request) -> Grid:
+    """Find the grid of biases of offsets and a class token: the one given, a square, or that of the image size."""
+    side = isqrt(max(count - OF_TOKEN, 0))
+    square = ((side + 1) // 2, (side + 1) // 2)
+    asked = stem.grid(*hints.image_size) if hints.image_size is not None else None
+    known = [hints.grid] if hints.grid is not None else [square] + ([asked] if asked else [])
+    for grid in known:
+        if side and count_offsets(grid, 1) == count:
+            return grid
+    raise CheckpointError(
+        f"the file's {count} biases of offsets are those of no square grid with a class token"
+        + (f", nor of {known[-1][0]}x{known[-1][1]}" if known[-1] != square else "")
+        + ". Say which with grid=(rows, cols)."
+    )
 
 
 def file_grid(count: int, stem: Stem, hints: Request, *, class_entry: bool | None) -> tuple[Grid, bool]:

@@ -26,12 +26,12 @@ from vitrail.checkpoint.layouts.inference import (
     is_last,
     is_square,
     noted,
-    noted_grid,
     read_activation,
     take_beside,
 )
 from vitrail.checkpoint.layouts.vit_rows import TorchNames, vit_rows
 from vitrail.config import (
+    BiasPositions,
     BiTConfig,
     HybridStem,
     LearnedPositions,
@@ -81,6 +81,7 @@ STRANGERS = {
     "rel_pos": "relative positions",
     "rope.": "rotary positions",
     "running_mean": "batch norms",
+    ".lambda_q1": "differential attention",
 }
 # What stands in a ViT of timm before the first dot; other layers there were put beside it.
 OWN = ("patch_embed.", "blocks.", "norm.", "head.", "pre_logits.", *(mark for mark in STRANGERS if mark[-1] == "."))
@@ -136,7 +137,7 @@ def usual_dialect(config: ModelConfig) -> Dialect:
     usual |= {"eva": None}
     if isinstance(config, BiTConfig):
         return usual
-    if isinstance(config.positions, RotaryPositions):
+    if isinstance(config.positions, RotaryPositions | BiasPositions):
         return usual | eva.usual_dialect(config)
     registers = ("dist_token" if config.pooling == "distilled" else "reg_token") if config.registers else None
     return usual | {"registers": registers, "missing": timm_parts.usual_missing(config)}
@@ -154,7 +155,8 @@ def _infer_vit(headers: Headers, hints: Request, documents: Mapping[str, Any], h
     stem, channels = _stem(headers, patch, inward)
     token = "cls_token" in headers
     told = _model_args(documents)
-    parts, (gate, wide) = timm_parts.parts_of(headers, hints.fields.get("norm")), timm_parts.gate_of(headers)
+    parts = timm_parts.parts_of(headers, hints.fields.get("norm"), timm_parts.architecture_of(documents))
+    gate, wide = timm_parts.gate_of(headers)
     parts["mlp"] = "gated" if timm_parts.is_gated(headers, gate, wide) else "plain"
     pooled = _pooling(documents, parts, token=token)
     shape = headers.count("blocks.", "block", end="."), width, wide
@@ -162,14 +164,15 @@ def _infer_vit(headers: Headers, hints: Request, documents: Mapping[str, Any], h
     heads, notes = find_heads(shape, hints, documents, told.get("num_heads"), doubt)
     scaled = "blocks.0.ls1.gamma" in headers
     # DeiT III has layer scale and no class position; others without one must say so.
-    leading, known = token + parts["registers"], noted_grid(documents, stem, hints)
-    if "pos_embed" not in headers:
+    leading = token + parts["registers"]
+    count = headers.shape("pos_embed", 3)[1] if "pos_embed" in headers else 0
+    known = timm_parts.documented_grid(documents, stem, hints, count, leading)
+    if not count:
         (rows, cols), entry = stem.grid(*(hints.image_size or (14 * stem.stride, 14 * stem.stride))), leading
     elif parts["registers"]:
         choices = [1] if "register_tokens" in headers else [0, leading]
-        (rows, cols), entry = timm_parts.table_grid(headers.shape("pos_embed", 3)[1], stem, known, choices)
+        (rows, cols), entry = timm_parts.table_grid(count, stem, known, choices)
     else:
-        count = headers.shape("pos_embed", 3)[1]
         guess = is_square(count) and not is_square(count - 1) and scaled and hints.image_size is None
         (rows, cols), entry = file_grid(count, stem, known, class_entry=False if guess or not token else None)
     fields = {"stem": stem, "width": width, **parts, **pooled}

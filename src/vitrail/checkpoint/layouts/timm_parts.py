@@ -8,7 +8,7 @@ from typing import Any
 from vitrail.checkpoint.adapt import Request
 from vitrail.checkpoint.archives.base import Headers
 from vitrail.checkpoint.layouts.base import read_note
-from vitrail.checkpoint.layouts.inference import is_square
+from vitrail.checkpoint.layouts.inference import is_square, noted_grid
 from vitrail.checkpoint.layouts.vit_rows import Missing, PoolNames, TorchNames
 from vitrail.config import Grid, Stem, ViTConfig
 from vitrail.errors import CheckpointError
@@ -34,7 +34,7 @@ FIRST_NORM = (
 )
 RESIDUAL = (
     "the norms of the file's blocks may come before attention and MLP, or after them and before the sum "
-    "(vit_base_patch16_rpn_224), which no model here has. Say norm=pre if they come before."
+    "(vit_base_patch16_rpn_224). Say norm=pre if they come before, norm=branch if they come after."
 )
 PERCEPTION = (
     "the file's parts are those of the Perception Encoder (vit_pe_*), whose rotary positions no tensor shows, and "
@@ -45,15 +45,21 @@ POOLED = (
     "Say activation=gelu-tanh (SigLIP's own) or activation=gelu."
 )
 # Of timm's SigLIPs with GELU in its tanh form: patch side, width, and rows of patches (None: any).
-ROTARY = ("eva", "_pe_", "dinov3", "_rope_", "lingbot")  # in names of models that may share the others' tensors
+ROTARY = ("eva02", "eva_giant", "_pe_", "dinov3", "_rope_", "lingbot")  # in names of models with the others' tensors
+# Before what follows in the names of timm's SigLIPs with GELU in its tanh form; all others' is exact.
+NAMED_TANH = ("vit_base_patch32", "vit_so400m_patch16", "vit_giantopt_patch16")
+NAMED_TANH_SIZES = ("vit_large_patch16_siglip_512", "vit_large_patch16_siglip_gap_512")
 TANH = ((32, 768, None), (16, 1024, 32), (16, 1152, None), (16, 1536, None))
 EXACT = ((16, 768, None), (16, 1024, None), (14, 1152, None), (16, 896, None))
 
 
-def parts_of(headers: Headers, norm: object) -> dict[str, Any]:
+def parts_of(headers: Headers, norm: object, architecture: str = "") -> dict[str, Any]:
     """Give the fields of the parts that a file has."""
     held = headers.shapes.keys()
-    if norm != "pre" and not {"cls_token", "norm.weight", "blocks.0.attn.qkv.bias", "blocks.0.ls1.gamma"} & held:
+    if "blocks.0.norm1.weight" in held and "blocks.0.norm1.bias" not in held:
+        raise CheckpointError("the file's norms have no biases, as RMSNorm has none, which no model here has.")
+    norm = norm or ("branch" if "_rpn_" in architecture else "pre" if architecture else None)
+    if norm is None and not {"cls_token", "norm.weight", "blocks.0.attn.qkv.bias", "blocks.0.ls1.gamma"} & held:
         raise CheckpointError(RESIDUAL)
     if "norm_pre.weight" in held and (
         {"cls_token", "attn_pool.latent"} <= held or not {"norm.weight", "fc_norm.weight"} & held
@@ -61,7 +67,7 @@ def parts_of(headers: Headers, norm: object) -> dict[str, Any]:
         raise CheckpointError(PERCEPTION)
     registers = next((name for name in REGISTERS if name in headers), None)
     count = headers.shape(registers, 3)[1] if registers else 0
-    fields: dict[str, Any] = {"registers": count, "first_norm": "norm_pre.weight" in headers}
+    fields: dict[str, Any] = {"registers": count, "first_norm": "norm_pre.weight" in headers, "norm": norm or "pre"}
     if "norm.weight" not in headers:
         fields["final_norm"] = "pooled" if "fc_norm.weight" in headers else "none"
     fields["qk_norm"] = "blocks.0.attn.q_norm.weight" in headers
@@ -71,7 +77,8 @@ def parts_of(headers: Headers, norm: object) -> dict[str, Any]:
     fields["inner_norm"] = "both" if attention else "mlp" if mlp else "none"
     if "attn_pool.latent" in headers:
         fields["pooling"] = "attention"
-        if count and headers.shape("attn_pool.latent", 3)[2] == 96 and "blocks.8.norm1.weight" in headers:
+        small = headers.shape("attn_pool.latent", 3)[2] == 96 and "blocks.8.norm1.weight" in headers
+        if architecture == "test_vit3" or (count and small):
             raise CheckpointError("timm's test_vit3 pools its register with the patches, which no model here does.")
     elif registers == "dist_token":
         fields["pooling"] = "distilled"
@@ -157,16 +164,17 @@ def activation_of(
     if (noted := read_note(documents).get("activation")) is not None:
         return noted
     told = hints.fields.get("activation")  # where the file leaves it open
-    if said:  # config.json names the architecture or its arguments
-        name = str(documents.get("config.json", {}).get("architecture", ""))
-        if any(mark in name for mark in ROTARY):
-            raise CheckpointError(f"config.json says architecture={name!r}, whose rotary positions no tensor shows.")
-        if "act_layer" in said or not name:
-            return None
-        if "quickgelu" in name:
-            return "quick-gelu"
-        if "_clip_" in name:
-            return "gelu"
+    name = architecture_of(documents)
+    if any(mark in name for mark in ROTARY):
+        raise CheckpointError(f"config.json says architecture={name!r}, whose rotary positions no tensor shows.")
+    if "act_layer" in said:
+        return None
+    if "quickgelu" in name:
+        return "quick-gelu"
+    if "siglip" in name and (name.startswith(NAMED_TANH) or name in NAMED_TANH_SIZES):
+        return "gelu-tanh"
+    if name.startswith(("vit_", "test_vit", "deit", "flexivit")) and config["mlp"] != "gated":
+        return "gelu"
     if config["mlp"] == "gated":
         return "silu"
     if config["first_norm"]:
@@ -179,6 +187,34 @@ def activation_of(
         return found
     siglip = not token and not config["registers"] and config.get("final_norm") is None
     return _published(config, grid) if siglip else None
+
+
+def architecture_of(documents: Mapping[str, Any]) -> str:
+    """Give the name of timm's model that config.json says, without its tag; nothing where it says none."""
+    name = documents.get("config.json", {}).get("architecture", "")
+    return name.split(".")[0] if isinstance(name, str) else ""
+
+
+def documented_grid(documents: Mapping[str, Any], stem: Stem, hints: Request, count: int, leading: int) -> Request:
+    """Take the grid of the image size that our note says, or timm's config.json where it fits so many positions."""
+    known = noted_grid(documents, stem, hints)
+    for size in sizes_said(documents) if known.grid is None else ():
+        rows, cols = (side // stem.stride for side in size)
+        if rows and cols and 0 <= count - rows * cols <= leading:
+            return replace(known, grid=(rows, cols))
+    return known
+
+
+def sizes_said(documents: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """List the image sizes that timm's config.json may mean: that of its arguments first, then of its preprocessing."""
+    said = documents.get("config.json", {})
+    args, how = (said.get(part) for part in ("model_args", "pretrained_cfg"))
+    given = [args.get("img_size") if isinstance(args, dict) else None]
+    size = how.get("input_size") if isinstance(how, dict) else None
+    given.append(size[1:] if isinstance(size, list) and len(size) == 3 else None)
+    pairs = [(each, each) if isinstance(each, int) else tuple(each) for each in given if isinstance(each, int | list)]
+    whole = [pair for pair in pairs if all(isinstance(side, int) and side > 0 for side in pair)]
+    return [(pair[0], pair[1]) for pair in whole if len(pair) == 2]
 
 
 def _published(config: Mapping[str, Any], grid: Grid) -> str | None:

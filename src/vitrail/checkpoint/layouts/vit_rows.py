@@ -10,8 +10,9 @@ from torch import Tensor
 from vitrail.checkpoint.archives.base import Shape
 from vitrail.checkpoint.layouts.base import Codec, Row
 from vitrail.checkpoint.layouts.codecs import FLAT, PATCHES, SAME, THREE, pair
-from vitrail.config import HybridStem, LearnedPositions, ViTConfig
+from vitrail.config import BiasPositions, HybridStem, LearnedPositions, ViTConfig
 from vitrail.errors import CheckpointError
+from vitrail.ops.offsets import count_offsets
 
 # Two tensors of theirs one after the other, as a gate and a value, or a key and a value.
 TWO = Codec(lambda *theirs: torch.cat(theirs), lambda ours, shape: tuple(part.reshape(shape) for part in ours.chunk(2)))
@@ -53,6 +54,8 @@ class TorchNames:
     contract: str
     gate: str = ""  # of a gated MLP, where it is apart from the value in `expand`
     scales: tuple[str, ...] = ()  # of attention and MLP
+    offsets: str = ""  # the whole name of a layer's biases of offsets
+    shared_offsets: str = ""  # and of those of all layers, which stands before no layer
     qk_norms: tuple[str, ...] = ()
     inner_norms: tuple[str, ...] = ()  # of attention and MLP
     norm: str
@@ -151,6 +154,8 @@ def vit_rows(
         yield from linear("embedding.projection", names.patches, shape, missing, PATCHES)
     yield from stem
     yield from _tokens(config, names, missing)
+    if isinstance(config.positions, BiasPositions):
+        yield from _offsets(config, config.positions, names)
     if config.first_norm:
         yield from pair("first_norm", names.first_norm, (width,))
     for index in range(config.depth):
@@ -170,6 +175,13 @@ def _tokens(config: ViTConfig, names: TorchNames, missing: Missing) -> Iterator[
         rows = config.tokens - config.leading + placed
         shape = (*[1] * (names.table_axes - 2), rows, width)
         yield Row("positions.table.0", (names.table,), shape, table_codec(placed, config.leading, names.table_axes))
+
+
+def _offsets(config: ViTConfig, positions: BiasPositions, names: TorchNames) -> Iterator[Row]:
+    shape = (count_offsets(config.grid, config.leading), config.heads)
+    own = [f"{names.layer}{layer}.{names.offsets}" for layer in range(config.depth)]
+    for index, theirs in enumerate([names.shared_offsets] if positions.at == "shared" else own):
+        yield Row(f"positions.biases.{index}", (theirs,), shape, SAME)
 
 
 def has_table(config: ViTConfig) -> bool:
@@ -197,8 +209,11 @@ def _block(ours: str, theirs: str, config: ViTConfig, names: TorchNames, missing
     yield from pair(f"{ours}.mlp_norm", theirs + names.mlp_norm, (width,))
     if config.mlp == "gated" and names.gate:
         both = (theirs + names.gate, theirs + names.expand)
-        for kind, shape in (("weight", (wide, width)), ("bias", (wide,))):
-            yield Row(f"{ours}.mlp.expand.{kind}", tuple(f"{name}.{kind}" for name in both), shape, TWO)
+        yield Row(f"{ours}.mlp.expand.weight", tuple(f"{name}.weight" for name in both), (wide, width), TWO)
+        if missing.has("mlp.expand"):
+            yield Row(f"{ours}.mlp.expand.bias", (), (), zeros(2 * wide))
+        else:
+            yield Row(f"{ours}.mlp.expand.bias", tuple(f"{name}.bias" for name in both), (wide,), TWO)
     else:
         first = 2 * wide if config.mlp == "gated" else wide
         yield from linear(f"{ours}.mlp.expand", theirs + names.expand, (first, width), missing)
@@ -252,12 +267,14 @@ def _pool(config: ViTConfig, names: PoolNames) -> Iterator[Row]:
 def alike(config: object) -> ViTConfig:
     """Give a configuration without what changes no answer, or is written beside the weights."""
     assert isinstance(config, ViTConfig)
-    positions = (
-        replace(config.positions, resampling="bicubic") if isinstance(config.positions, LearnedPositions) else None
-    )
+    positions = config.positions
+    if isinstance(positions, LearnedPositions):
+        positions = replace(positions, resampling="bicubic")
+    elif isinstance(positions, BiasPositions):
+        positions = replace(positions, resampling="bilinear", table=positions.table and "bicubic")
     return replace(
         config,
-        positions=positions or config.positions,
+        positions=positions,
         class_token=bool(config.class_tokens),
         final_norm=config.last_norm,
         layer_scale=None if config.layer_scale is None else 1.0,

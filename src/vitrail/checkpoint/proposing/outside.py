@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from math import isqrt
 
 from vitrail.checkpoint.archives.base import Shape
+from vitrail.checkpoint.layouts.table_shapes import BLOCK
 from vitrail.checkpoint.proposing.inside import Found, Misfit
 from vitrail.checkpoint.proposing.units import Unit, find_units, numbers
 from vitrail.config.name_tables import Choices
@@ -189,6 +190,9 @@ def _take_norms(found: Found, rest: list[Unit], patch: Unit, width: int) -> list
         found.why["first_norm.weight"] = "before the blocks, by its name or order"
     if late:
         _norm(found, "norm", late[0])
+    elif found.names.get(f"{BLOCK}mlp_norm.weight") == ():
+        found.names |= {"norm.weight": (), "norm.bias": ()}
+        found.why["norm.weight"] = "norms without parameters: whether one comes last, no tensor says"
     return [unit for unit in rest if unit not in (*used, *early, *late)]
 
 
@@ -201,5 +205,6 @@ def _pooling(found: Found) -> None:
     token = "class_token" in found.names
     found.model["pooling"] = Choices(("token", "mean", "max", "mean-all")) if token else Choices(("mean", "max"))
     if "norm.weight" in found.names:
-        found.model["final_norm"] = Choices(("tokens", "pooled"))
+        silent = () if found.names["norm.weight"] else ("none",)
+        found.model["final_norm"] = Choices(("tokens", "pooled", *silent))
         found.why["final_norm"] = "before the tokens are pooled, or after"

@@ -10,6 +10,8 @@ from vitrail.checkpoint.archives.base import Shape
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 SLOTS = re.compile(r"\{[^}]*\}")
 LEAVES = {"weight", "bias", "kernel", "gamma", "beta", "scale", "g", "b", "w", "a_2", "b_2", "offset", "alpha"}
+# Letters of a layer's two tensors, as in w_mlp and b_mlp, or ln1_g and ln1_b.
+PAIRS = [(one, "b", "weight") for one in ("W", "w", "g")] + [("b", one, "bias") for one in ("W", "w", "g")]
 SHIFTS = {"bias", "beta", "b", "b_2", "offset"}
 NORMS = {"norm", "ln", "layernorm", "norms", "gamma", "beta", "lnorm", "rmsnorm", "normalization", "layernormalization"}
 
@@ -69,12 +71,12 @@ def find_units(tensors: Mapping[str, Shape]) -> list[Unit]:
 def _split(name: str, tensors: Collection[str]) -> tuple[str, str]:
     """Give the layer that a tensor belongs to, and what it is of it."""
     head, dot, leaf = name.rpartition("." if "." in name else "/")
-    if leaf in LEAVES:
+    if leaf in LEAVES and (leaf != "b_2" or f"{head}{dot}a_2" in tensors):
         return head, leaf
     for end in ("weight", "bias", "kernel", "gamma", "beta"):
         if leaf.endswith(f"_{end}"):
             return f"{head}{dot}{leaf.removesuffix(f'_{end}')}", end
-    for mine, theirs, kind in (("W", "b", "weight"), ("w", "b", "weight"), ("b", "W", "bias"), ("b", "w", "bias")):
+    for mine, theirs, kind in PAIRS:
         for start in (len(head + dot), len(head + dot) + leaf.rfind("_") + 1):  # w_mlp and b_mlp, or layer1_w, layer1_b
             if name[start:].startswith(mine) and f"{name[:start]}{theirs}{name[start + 1 :]}" in tensors:
                 return f"{name[:start]}~{name[start + 1 :]}", kind

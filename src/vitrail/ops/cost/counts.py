@@ -12,7 +12,15 @@ from typing import Literal, assert_never
 from vitrail.config import BiTConfig, HybridStem, ModelConfig, PatchStem, ViTConfig, positions as kinds
 from vitrail.ops.attention_chunks import CHUNK
 from vitrail.ops.cost.convolutions import FULL, Convolution, Stretch, bit_stretches, convolutions, hybrid_stretches
-from vitrail.ops.cost.parts import expanded, norms_around, norms_of_block, readout, readout_macs
+from vitrail.ops.cost.parts import (
+    expanded,
+    norms_around,
+    norms_of_block,
+    position_parameters,
+    readout,
+    readout_macs,
+    relative_layers,
+)
 
 Precision = Literal["float32", "bfloat16"]
 Optimizer = Literal["adam", "sgd", "muon"]
@@ -61,7 +69,7 @@ def parameters(config: ModelConfig) -> Parts:
     return Parts(
         convolutions=weights,
         embedding=(_patch_values(config) + 1) * width + config.leading * width,
-        positions=_position_parameters(config),
+        positions=position_parameters(config),
         attention=layers * (4 * width * mixed + width + (3 * mixed if config.qkv_bias else 0)),
         mlp=layers * ((width + 1) * first + (config.mlp_width + 1) * width),
         norms=layers * norms_of_block(config) + norms_around(config) + sum(2 * conv.outward for conv in convs),
@@ -79,7 +87,7 @@ def forward_macs(config: ModelConfig, *, padding: bool = True) -> Parts:
         return Parts(convolutions=convs, head=config.representation * (config.classes or 0))
     (rows, cols), tokens, width = config.grid, config.tokens, config.width
     reached = config.depth * (rows + cols) if config.attention == "axial" else config.depth * tokens
-    offsets = _relative_layers(config) * (2 * tokens - 1)
+    offsets = relative_layers(config) * (2 * tokens - 1)
     mixed = config.head_width * config.heads
     return Parts(
         convolutions=convs,
@@ -118,31 +126,6 @@ def _patch_values(config: ViTConfig) -> int:
             return stem.patch**2 * stem.channels
         case _:
             assert_never(config.stem)
-
-
-def _position_parameters(config: ViTConfig) -> int:
-    (rows, cols), width = config.grid, config.width
-    match config.positions:
-        case kinds.NoPositions() | kinds.SinusoidalPositions() | kinds.Sinusoidal2DPositions():
-            return 0
-        case kinds.LearnedPositions(at=at):
-            table = config.tokens * width
-        case kinds.RotaryPositions(table=how):
-            return config.tokens * width if how else 0
-        case kinds.Learned2DPositions(at=at):
-            table = (rows + cols) * (width // 2) + config.leading * width
-        case kinds.RelativePositions(at=at):
-            table = (2 * config.tokens - 1) * width
-        case _:
-            assert_never(config.positions)
-    return table * (config.layers if at == "layers" else 1)
-
-
-def _relative_layers(config: ViTConfig) -> int:
-    """Count the layers whose attention has relative keys."""
-    if not isinstance(config.positions, kinds.RelativePositions):
-        return 0
-    return 1 if config.positions.at == "stem" else config.layers
 
 
 def _convolutions(config: ModelConfig) -> list[Convolution]:
@@ -295,7 +278,9 @@ def _vit(config: ViTConfig, step: Step) -> Iterator[Stretch]:
     # Relative keys form a matrix of logits, and so does dropout on the CPU; all of it, or chunks that are made again.
     pairs = step.batch * config.heads * config.tokens**2
     dropped = config.attention_dropout > 0 and step.device == "cpu"
-    formed = isinstance(config.positions, kinds.RelativePositions) or dropped
+    biases = config.heads * config.tokens**2 * item if isinstance(config.positions, kinds.BiasPositions) else 0
+    learned = biases > 0 and step.kind == "train" and step.device == "cpu"  # where biases that learn form it too
+    formed = isinstance(config.positions, kinds.RelativePositions) or dropped or learned
     matrix = min(pairs, CHUNK) * item if formed else 0
     whole = formed and pairs <= CHUNK
     kept = (
@@ -309,7 +294,7 @@ def _vit(config: ViTConfig, step: Step) -> Iterator[Stretch]:
         + 2 * rates
         + logsumexp
         + mask * (2 * line + token * wide)
-        + ((2 if dropped else 1) * matrix + 3 * line * item if whole else 0)
+        + ((2 if dropped else 1) * matrix + (0 if learned else 3) * line * item if whole else 0)
         + (0 if config.layer_scale is None else 2 * line * item)  # branches before their factors
     )
     hidden = token * expanded(config) * item + token * wide * item
@@ -317,14 +302,16 @@ def _vit(config: ViTConfig, step: Step) -> Iterator[Stretch]:
     spare = 4 if turned or config.qk_norm else 0  # queries and keys before and after
     heads = line * (3 * FULL + item) + (4 + spare) * token * mixed * item + 4 * (0 if dropped else matrix)
     branch = 0 if item == FULL else item
+    # Of the matrix and its gradients; a GPU's kernel gives the gradient of biases for every image before it adds them.
+    last = (2 if learned else 3) * matrix + (pairs * item if biases and step.device == "cuda" else 0)
     block = Stretch(
         weights=(count.attention + count.mlp) // config.layers + norms_of_block(config),
         cast=(count.attention + count.mlp) // config.layers,
         kept=kept,
-        forward=max(alive, heads),
+        forward=max(alive, heads) + biases,
         backward=max(
             line * (FULL + branch) + (1 + recomputes) * token * wide * item,
-            line * (FULL + 4 * item) - (inner * token * wide + line) * item + 3 * matrix,
+            line * (FULL + 4 * item) - (inner * token * wide + line) * item + last,
         ),
         entry=line * FULL,
     )

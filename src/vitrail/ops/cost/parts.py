@@ -1,6 +1,9 @@
 """What the parts beside the paper's own add to a Vision Transformer's counts."""
 
-from vitrail.config import PatchStem, ViTConfig
+from typing import assert_never
+
+from vitrail.config import PatchStem, ViTConfig, positions as kinds
+from vitrail.ops.offsets import count_offsets
 
 
 def expanded(config: ViTConfig) -> int:
@@ -47,3 +50,34 @@ def readout_macs(config: ViTConfig) -> int:
         # Query and output of one token; keys and values of the patches, and what the query does with them; the MLP.
         found += 2 * width**2 + rows * cols * (2 * width**2 + 2 * width) + 2 * width * config.mlp_width
     return found
+
+
+def position_parameters(config: ViTConfig) -> int:
+    """Count what is learned of positions."""
+    (rows, cols), width = config.grid, config.width
+    match config.positions:
+        case kinds.NoPositions() | kinds.SinusoidalPositions() | kinds.Sinusoidal2DPositions():
+            return 0
+        case kinds.LearnedPositions(at=at):
+            table = config.tokens * width
+        case kinds.RotaryPositions(table=how):
+            return config.tokens * width if how else 0
+        case kinds.Learned2DPositions(at=at):
+            table = (rows + cols) * (width // 2) + config.leading * width
+        case kinds.RelativePositions(at=at):
+            table = (2 * config.tokens - 1) * width
+        case kinds.BiasPositions(at=at, table=how):
+            tables = config.layers if at == "layers" else 1
+            return tables * count_offsets(config.grid, config.leading) * config.heads + (
+                config.tokens * width if how else 0
+            )
+        case _:
+            assert_never(config.positions)
+    return table * (config.layers if at == "layers" else 1)
+
+
+def relative_layers(config: ViTConfig) -> int:
+    """Count the layers whose attention has relative keys."""
+    if not isinstance(config.positions, kinds.RelativePositions):
+        return 0
+    return 1 if config.positions.at == "stem" else config.layers
