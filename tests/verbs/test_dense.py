@@ -11,7 +11,6 @@ import pytest
 import torch
 from fastapi.testclient import TestClient
 from PIL import Image
-from torch.nn import functional as F
 
 import vitrail
 from vitrail.config.dense import QueryHead
@@ -69,7 +68,7 @@ def test_pixels_are_measured_at_their_own_size_and_void_counts_nowhere() -> None
         images = model.preprocess(source.read(number))
         with torch.no_grad():
             said = model(images)
-        scores = F.interpolate(class_scores(said.classes, said.masks), size=(24, 24), mode="bilinear")[0]
+        scores = class_scores(said.classes, said.masks, (24, 24))[0]
         answer, truth = scores.argmax(dim=0).numpy(), source.annotation(number).mask
         assert truth is not None
         right, total = right + (answer == truth).sum(), total + truth.size
