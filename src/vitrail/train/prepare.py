@@ -27,6 +27,7 @@ from vitrail.models import Model, ViT
 from vitrail.models.dense import DenseViT
 from vitrail.ops.masking import make_palette
 from vitrail.runtime.class_token import ClassTokenForward
+from vitrail.runtime.cpu import has_bfloat16
 from vitrail.runtime.inference import InferenceOptions
 from vitrail.runtime.machine import Group, fit_micro_batch, shard
 from vitrail.runtime.reporter import Reporter
@@ -239,10 +240,11 @@ def resolve_steps(training: Training, loader: Loader) -> tuple[Training, int, li
 
 
 def choose_precision(training: Training, device: torch.device) -> str:
-    """Take bfloat16 where the device has it in hardware, unless something else is said."""
+    """Take bfloat16 where the device has it in hardware, on a CPU for pixels and objects, unless something is said."""
     if training.precision != "auto":
         return training.precision
-    has = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    has = training.dense_task is not None and device.type == "cpu" and has_bfloat16()
+    has = has or (device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False))
     return "bfloat16" if has else "float32"
 
 
