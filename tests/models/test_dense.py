@@ -103,7 +103,9 @@ def test_masks_are_compared_at_the_size_of_the_known_ones() -> None:
     assert torch.equal(matched, match(scores, masks, none, coarse))
     found = query_losses(scores, masks, none, targets, matched)[0].item()
     larger = [slow.enlarged(mask, 9, 10) for mask in masks[0].tolist()]
-    things = [(int(number), targets.masks[0, place].tolist(), None) for place, number in enumerate(targets.classes[0])]
+    things: list[slow.Thing] = [
+        (int(number), targets.masks[0, place].tolist(), None) for place, number in enumerate(targets.classes[0])
+    ]
     queries = [int(query) for query in matched[0]]
     wanted = slow.loss_of(scores[0].tolist(), larger, [[]] * 4, things, targets.known[0].tolist(), queries)
     assert found == pytest.approx(wanted, rel=1e-5)
