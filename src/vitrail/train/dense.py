@@ -26,7 +26,7 @@ from vitrail.ops.dense import (
 from vitrail.ops.random import Purpose, draws
 from vitrail.train.objective import Losses
 
-PIXELS = 2.0  # what classes of pixels without queries count
+PIXELS = 8.0  # what classes of pixels without queries count: patches learn them sooner than queries do
 UNMASKED = 0.8  # share of a run after which no query's attention is masked any more
 
 
