@@ -27,9 +27,8 @@ from vitrail.models import Model, ViT
 from vitrail.models.dense import DenseViT
 from vitrail.ops.masking import make_palette
 from vitrail.runtime.class_token import ClassTokenForward
-from vitrail.runtime.cpu import has_bfloat16
 from vitrail.runtime.inference import InferenceOptions
-from vitrail.runtime.machine import Group, fit_micro_batch, shard
+from vitrail.runtime.machine import Group, fit_micro_batch, multiplies_bfloat16, shard
 from vitrail.runtime.reporter import Reporter
 from vitrail.train.chores import Evaluate, Evaluation, Log, Probing, Save, Tempo
 from vitrail.train.dense import DensePrediction
@@ -243,8 +242,7 @@ def choose_precision(training: Training, device: torch.device) -> str:
     """Take bfloat16 where the device has it in hardware, on a CPU for pixels and objects, unless something is said."""
     if training.precision != "auto":
         return training.precision
-    has = training.dense_task is not None and device.type == "cpu" and has_bfloat16()
-    has = has or (device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False))
+    has = multiplies_bfloat16(device) and (device.type != "cpu" or training.dense_task is not None)
     return "bfloat16" if has else "float32"
 
 
