@@ -11,7 +11,7 @@ def test_halves_that_learn_are_attended_to_in_single_precision() -> None:
     may = torch.rand(2, 1, 7, 7) > 0.3
     may |= torch.eye(7, dtype=torch.bool)
     with torch.autocast("cpu", torch.bfloat16):
-        mixed = fused_attention(*parts, may, 0.0)
+        mixed = fused_attention(parts[0], parts[1], parts[2], may, 0.0)
     assert mixed.dtype == torch.bfloat16
     mixed.backward(torch.ones_like(mixed))
     query, key, value = (part.detach().double().requires_grad_() for part in parts)
