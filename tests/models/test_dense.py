@@ -19,6 +19,7 @@ from vitrail.models.dense_heads import LinearPatches, Objects, Prediction, Queri
 from vitrail.ops.assignment import assign
 from vitrail.ops.dense import (
     class_scores,
+    compared_at,
     guess_losses,
     match,
     pixel_losses,
@@ -90,6 +91,31 @@ def test_losses_and_matches_equal_the_slow_reference(*, boxed: bool) -> None:
         assert (matched[image, len(queries) :] == -1).all()
 
 
+def test_masks_are_compared_at_the_size_of_the_known_ones() -> None:
+    torch.manual_seed(5)
+    scores, masks, none = torch.randn(1, 4, 4), torch.randn(1, 4, 3, 5), torch.zeros(1, 0, 4)
+    labels = torch.randint(0, 3, (1, 9, 10), dtype=torch.uint8)
+    labels[0, :4, :2] = VOID
+    targets = targets_of_masks(labels, (9, 10), VOID)
+    matched = match(scores, masks, none, targets.shrink((3, 5)))
+    coarse = targets_of_masks(labels, (3, 5), VOID)
+    torch.testing.assert_close(targets.shrink((3, 5)).masks, coarse.masks)
+    assert torch.equal(matched, match(scores, masks, none, coarse))
+    found = query_losses(scores, masks, none, targets, matched)[0].item()
+    larger = [slow.enlarged(mask, 9, 10) for mask in masks[0].tolist()]
+    things: list[slow.Thing] = [
+        (int(number), targets.masks[0, place].tolist(), None) for place, number in enumerate(targets.classes[0])
+    ]
+    queries = [int(query) for query in matched[0]]
+    wanted = slow.loss_of(scores[0].tolist(), larger, [[]] * 4, things, targets.known[0].tolist(), queries)
+    assert found == pytest.approx(wanted, rel=1e-5)
+    assert [compared_at(size, (64, 64)) for size in ((300, 400), (512, 512), (4096, 100))] == [
+        (300, 400),
+        (256, 256),
+        (4096, 100),
+    ]
+
+
 def test_targets_are_shares_of_what_counts() -> None:
     labels = torch.tensor([[[0, 0, 1, VOID], [0, 2, VOID, VOID]]], dtype=torch.uint8)
     targets = targets_of_masks(labels, (1, 2), VOID)
@@ -153,10 +179,10 @@ def test_void_pixels_count_nowhere() -> None:
 def test_class_scores_are_what_queries_say_of_pixels() -> None:
     torch.manual_seed(0)
     classes, masks = torch.randn(2, 3, 6), torch.randn(2, 3, 2, 2)
-    found = class_scores(classes, masks)
+    found = class_scores(classes, masks, (2, 2))
     wanted = sum(classes[1, query].softmax(0)[4] * masks[1, query, 0, 1].sigmoid() for query in range(3))
     assert found[1, 4, 0, 1].item() == pytest.approx(float(wanted), rel=1e-5)
-    assert class_scores(classes[:, :0, :0], masks).sum(dim=1).allclose(torch.ones(2, 2, 2))
+    assert class_scores(classes[:, :0, :0], masks, (5, 3)).sum(dim=1).allclose(torch.ones(2, 5, 3))
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,28 @@ def mask_loss(logits: Table, target: Table, known: Table) -> tuple[float, float]
     return pixels / total, 1 - (2 * both + 1) / (either + 1)
 
 
+def enlarged(table: Table, rows: int, cols: int) -> Table:
+    """A table at another size, each new value a mixture of the four old ones around its middle."""
+
+    def between(old: int, new: int) -> list[tuple[int, int, float]]:
+        found = []
+        for place in range(new):
+            at = min(max((place + 0.5) * old / new - 0.5, 0.0), old - 1.0)
+            first = int(at)
+            found.append((first, min(first + 1, old - 1), at - first))
+        return found
+
+    made = []
+    for top, bottom, down in between(len(table), rows):
+        line = []
+        for left, right, across in between(len(table[0]), cols):
+            upper = table[top][left] * (1 - across) + table[top][right] * across
+            lower = table[bottom][left] * (1 - across) + table[bottom][right] * across
+            line.append(upper * (1 - down) + lower * down)
+        made.append(line)
+    return made
+
+
 def image_loss(
     classes: Table, masks: list[Table], boxes: Table, objects: list[Thing], known: Table
 ) -> tuple[float, list[int]]:
@@ -59,6 +81,16 @@ def image_loss(
         costs.append(row)
     rows, cols = linear_sum_assignment(costs) if costs else ((), ())
     query_of = {int(row): int(col) for row, col in zip(rows, cols, strict=True)}
+    queries = [query_of.get(place, -1) for place in range(len(objects))]
+    return loss_of(classes, masks, boxes, objects, known, queries), queries
+
+
+def loss_of(
+    classes: Table, masks: list[Table], boxes: Table, objects: list[Thing], known: Table, queries: list[int]
+) -> float:
+    """The loss of an image whose objects have these queries; -1: none."""
+    shares = [softmax(row) for row in classes]
+    query_of = {place: query for place, query in enumerate(queries) if query >= 0}
     object_of = {col: row for row, col in query_of.items()}
     loss, weights = 0.0, 0.0
     for query, share in enumerate(shares):
@@ -75,7 +107,7 @@ def image_loss(
             far = sum(abs(mine - yours) for mine, yours in zip(boxes[query], box, strict=True))
             more += 5 * far + 2 * (1 - giou(boxes[query], box))
         loss += more / len(query_of)
-    return loss, [query_of.get(place, -1) for place in range(len(objects))]
+    return loss
 
 
 def guess_loss(classes: Table, boxes: Table, objects: list[tuple[int, Row]], grid: tuple[int, int]) -> float:

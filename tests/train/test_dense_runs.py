@@ -86,7 +86,8 @@ def test_such_a_run_that_is_killed_ends_with_the_same_bits(
     ("task", "parallel"), [("segment", "ddp"), pytest.param("detect", "fsdp", marks=pytest.mark.slow)]
 )
 def test_two_processes_equal_one(task: str, parallel: str, runs: Runs, scenes: Path, tmp_path: Path) -> None:
-    one, two = (request(scenes, tmp_path / name, task, parallel=parallel) for name in ("one", "two"))
+    how = {"parallel": parallel, "precision": "float32"}
+    one, two = (request(scenes, tmp_path / name, task, **how) for name in ("one", "two"))
     assert runs(one).status == 0
     for ended in runs.all(two, ranks=2):
         assert ended.status == 0, ended.said

@@ -262,7 +262,7 @@ NEXT_PIXEL = _adam(
 
 # Pixels and objects: as SMALL_MODEL, with crops and colors that go with masks, and boxes that need longer.
 DENSE = {"task": "segment", "recipe": "segment", "mixup": 0.0, "label_smoothing": 0.0, "learning_rate": 1e-3}
-DENSE |= {"crop_area": (0.3, 1.0), "jitter": 0.3, "layer_decay": 0.75, "batch_size": 32}
+DENSE |= {"crop_area": (0.6, 1.0), "jitter": 0.3, "layer_decay": 0.9, "batch_size": 16}
 DETECT = {"task": "detect", "recipe": "detect", "epochs": 200}
 
 _ROWS = (

@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from vitrail.models import Model
 from vitrail.models.dense_heads import Prediction
@@ -36,7 +35,7 @@ def whole_outputs(model: Model, images: Tensor) -> tuple[Tensor, ...]:
         case "segment":
             said = Prediction(*model(images))
             size = (images.shape[2], images.shape[3])
-            found = (F.interpolate(class_scores(said.classes, said.masks), size=size, mode="bilinear"),)
+            found = (class_scores(said.classes, said.masks, size),)
         case "detect":
             said = Prediction(*model(images))
             found = (torch.softmax(said.classes, dim=2)[:, :, :-1], said.boxes)

@@ -81,7 +81,7 @@ class Queries(nn.Module):
             widths.append(narrower(widths[-1]))
         self.mask = mlp(width, widths[-1])
         self.upscale = nn.Sequential(*(Upscale(each, config.epsilon) for each in widths[:-1]))
-        self.pixels = nn.Linear(widths[-1], classes)
+        self.pixels = nn.Linear(width, classes)
 
     def forward(self, tokens: Float[Tensor, "B T D"], grid: Grid, guess: Guess | None = None) -> Prediction:
         """Read tokens that are normed: queries first, then those before the patches, then the patches."""
@@ -91,9 +91,9 @@ class Queries(nn.Module):
         masks = torch.einsum("bqc,bhwc->bqhw", self.mask(queries), features) * features.shape[3] ** -0.5
         return Prediction(self.classifier(queries), masks, masks.new_empty(masks.shape[0], 0, 4))
 
-    def guess(self, patches: Float[Tensor, "B N D"], grid: Grid) -> Float[Tensor, "B K h w"]:
-        """Score the classes of every place of the upscaled map without queries: what training asks of the map too."""
-        return self.pixels(self.upscale(patches.unflatten(1, grid))).permute(0, 3, 1, 2)
+    def guess(self, patches: Float[Tensor, "B N D"], grid: Grid) -> Float[Tensor, "B K rows cols"]:
+        """Score the classes of every patch without queries, as a linear head does: what training asks of them too."""
+        return self.pixels(patches).transpose(1, 2).unflatten(2, grid)
 
 
 class Objects(nn.Module):

@@ -14,6 +14,7 @@ CLASS, MASK, DICE, EDGES, OVERLAP = 2.0, 5.0, 5.0, 5.0, 2.0
 NOTHING = 0.1  # weight of the class loss of a query that no object is matched to
 NEAR = 0.25  # of the sides of an object: patches no farther from its middle are it
 LEVELS = 256  # of a mask's numbers
+FINEST = 1 << 17  # pixels of an image that predicted masks are compared on, at most
 
 
 class Targets(NamedTuple):
@@ -23,6 +24,23 @@ class Targets(NamedTuple):
     masks: Float[Tensor, "B M h w"]  # the share of each pixel that is of the object; B M 0 0 where there are none
     known: Float[Tensor, "B h w"]  # the share of each pixel that counts
     boxes: Float[Tensor, "B M 4"]  # left, top, right, bottom, in shares of the sides; B M 0 where there are none
+
+    def repeat(self, times: int) -> "Targets":
+        """Give the images so many times, one after the other."""
+        return Targets(*(part.repeat(times, *[1] * (part.ndim - 1)) for part in self))
+
+    def shrink(self, size: tuple[int, int]) -> "Targets":
+        """Give masks of a smaller size."""
+        known = F.adaptive_avg_pool2d(self.known, size)
+        covered = F.adaptive_avg_pool2d(self.masks * self.known[:, None], size)
+        return self._replace(masks=covered / known.clamp(min=1e-6)[:, None], known=known)
+
+
+def compared_at(size: tuple[int, int], least: tuple[int, int]) -> tuple[int, int]:
+    """Give the size at which masks of a size are compared: their own, or halves of it where that is much."""
+    while size[0] * size[1] > FINEST and min(size[0] // 2 - least[0], size[1] // 2 - least[1]) >= 0:
+        size = size[0] // 2, size[1] // 2
+    return size
 
 
 def targets_of_masks(masks: UInt8[Tensor, "B H W"], size: tuple[int, int], void: int) -> Targets:
@@ -94,7 +112,10 @@ def query_losses(
     targets: Targets,
     matched: Int64[Tensor, "B M"],
 ) -> Float[Tensor, " B"]:
-    """Give every image's loss, of objects and their matched queries; masks and boxes as the mean over its objects."""
+    """Give every image's loss, of objects and their matched queries; masks and boxes as the mean over its objects.
+
+    Predicted masks are interpolated to the size of the known ones, as they are when an image is segmented.
+    """
     there = matched >= 0  # B M; an object beyond the number of queries has none
     place = matched.clamp(min=0)
     nothing = classes.shape[2] - 1
@@ -106,6 +127,8 @@ def query_losses(
     each = there.float() / there.sum(dim=1, keepdim=True).clamp(min=1)  # B M: one in all
     if masks.shape[1]:
         chosen = masks.float().flatten(2).gather(1, place[:, :, None].expand(-1, -1, masks.shape[2] * masks.shape[3]))
+        chosen = chosen.unflatten(2, masks.shape[2:])
+        chosen = F.interpolate(chosen, size=targets.masks.shape[2:], mode="bilinear").flatten(2)
         known = targets.known.flatten(1)[:, None]
         flat = targets.masks.flatten(2)
         pixels = F.binary_cross_entropy_with_logits(chosen, flat, reduction="none") * known
@@ -166,9 +189,15 @@ def pixel_losses(scores: Float[Tensor, "B K h w"], masks: UInt8[Tensor, "B H W"]
     return (unlike * known).sum(dim=(1, 2)) / known.sum(dim=(1, 2)).clamp(min=1)
 
 
-def class_scores(classes: Float[Tensor, "B Q K"], masks: Float[Tensor, "B R h w"]) -> Float[Tensor, "B K2 h w"]:
-    """Give the scores of every class at every pixel: what its queries cover, by how likely each is of it."""
+def class_scores(
+    classes: Float[Tensor, "B Q K"], masks: Float[Tensor, "B R h w"], size: tuple[int, int]
+) -> Float[Tensor, "B K2 H W"]:
+    """Give the scores of every class at every pixel of an image: what its queries cover, by how likely each is of it.
+
+    Masks are interpolated before anything else, as in training: an edge is finer so than between mixed scores.
+    """
+    whole = F.interpolate(masks.float(), size=size, mode="bilinear")
     if not classes.shape[1]:  # of a linear head, whose masks are of classes
-        return masks.float().softmax(dim=1)
+        return whole.softmax(dim=1)
     shares = classes.float().softmax(dim=2)[:, :, :-1]
-    return torch.einsum("bqk,bqhw->bkhw", shares, masks.float().sigmoid())
+    return torch.einsum("bqk,bqhw->bkhw", shares, whole.sigmoid())

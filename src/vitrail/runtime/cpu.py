@@ -21,7 +21,7 @@ from vitrail.models.vit import PatchEmbedding
 from vitrail.ops import packed
 from vitrail.runtime.class_token import ClassTokenForward
 from vitrail.runtime.folded import FixedConv, convert, fold_filters
-from vitrail.runtime.machine import one_thread
+from vitrail.runtime.machine import multiplies_bfloat16, one_thread
 from vitrail.runtime.rebuilt import FastModules, FastPath, Forward, Outputs, rebuild
 from vitrail.runtime.scales import Scales, find_scales
 
@@ -161,7 +161,7 @@ class Lanes:
 
 def has_bfloat16() -> bool:
     """Tell whether the processor multiplies in bfloat16."""
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())  # pyright: ignore[reportPrivateUsage]
+    return multiplies_bfloat16(torch.device("cpu"))
 
 
 def has_int8() -> bool:

@@ -40,11 +40,12 @@ def dense_task(model: Model) -> DenseTask | None:
     return None if head is None else head.task
 
 
-def answers_of(said: Prediction, sizes: list[Size], task: DenseTask) -> list[DenseAnswer]:
-    """Give what is said of each image, which is of this size."""
+def answers_of(said: Prediction, sizes: list[Size], task: DenseTask, seen: Size) -> list[DenseAnswer]:
+    """Give what is said of each image, which is of this size, and was seen at another."""
     if task == "segment":
-        scores = class_scores(said.classes, said.masks)
-        return [DenseAnswer(mask_of(row, size), None) for row, size in zip(scores, sizes, strict=True)]
+        parts = (each.split(1) for each in said[:2])
+        rows = (class_scores(classes, masks, seen)[0] for classes, masks in zip(*parts, strict=True))
+        return [DenseAnswer(mask_of(row, size), None) for row, size in zip(rows, sizes, strict=True)]
     shares, boxes = said.classes.float().softmax(dim=2)[:, :, :-1].cpu(), said.boxes.float().cpu()
     rows = zip(shares, boxes, sizes, strict=True)
     return [DenseAnswer(None, boxes_of(share, box, size)) for share, box, size in rows]
@@ -100,7 +101,8 @@ def answer_images(
     assert task is not None
     with autocast():
         said = Prediction(*(model if forward is None else forward)(images))
-    return answers_of(Prediction(*(part[: len(sizes)] for part in said)), sizes, task)
+    seen = images.shape[2], images.shape[3]
+    return answers_of(Prediction(*(part[: len(sizes)] for part in said)), sizes, task, seen)
 
 
 def truth_of(known: Annotation) -> TrueBoxes:

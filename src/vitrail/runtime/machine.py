@@ -202,6 +202,13 @@ def distribute_like(whole: Tensor, like: Tensor) -> Tensor:
     return whole
 
 
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Tell whether a device has products in bfloat16."""
+    if device.type == "cpu":
+        return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())  # pyright: ignore[reportPrivateUsage]
+    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+
+
 def usual_workers(*, gpu: bool) -> int:
     """Leave the model's own process a core of those beside a GPU; on the CPU the model needs them all."""
     cores = max(usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)

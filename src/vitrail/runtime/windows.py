@@ -70,7 +70,7 @@ def windows(size: tuple[int, ...] | torch.Size, side: Size) -> Iterator[Size]:
 def _joined_mask(rows: list[Prediction], places: list[Size], side: Size, whole: torch.Size, size: Size) -> Tensor:
     total: Float[Tensor, "1 K H W"] | None = None
     for row, (top, left) in zip(rows, places, strict=True):
-        scores = F.interpolate(class_scores(row.classes, row.masks), size=side, mode="bilinear")
+        scores = class_scores(row.classes, row.masks, side)
         total = scores.new_zeros(1, scores.shape[1], *whole) if total is None else total
         total[:, :, top : top + side[0], left : left + side[1]] += scores
     assert total is not None

@@ -52,5 +52,5 @@ class Find:
         with torch.autocast(batch.device.type, torch.bfloat16, enabled=self.served.precision == "bfloat16"):
             said = Prediction(*model(batch))
         sizes = [(picture.shape[0], picture.shape[1]) for _, picture in images]
-        answers = answers_of(said, sizes, task)
+        answers = answers_of(said, sizes, task, (batch.shape[2], batch.shape[3]))
         return [Seen(answer, picture) for answer, (_, picture) in zip(answers, images, strict=True)]

@@ -15,6 +15,7 @@ from vitrail.models.dense_heads import LinearPatches
 from vitrail.ops.constants import upload
 from vitrail.ops.dense import (
     Targets,
+    compared_at,
     guess_losses,
     match,
     pixel_losses,
@@ -25,7 +26,7 @@ from vitrail.ops.dense import (
 from vitrail.ops.random import Purpose, draws
 from vitrail.train.objective import Losses
 
-PIXELS = 2.0  # what classes of pixels without queries count
+PIXELS = 8.0  # what classes of pixels without queries count: patches learn them sooner than queries do
 UNMASKED = 0.8  # share of a run after which no query's attention is masked any more
 
 
@@ -61,11 +62,12 @@ class DensePrediction:
             assert batch.masks is not None
             losses = pixel_losses(found.masks[-1], batch.masks, VOID)
             return Losses(losses, torch.zeros_like(losses))
-        targets = self.targets(batch, (found.masks.shape[3], found.masks.shape[4]))
-        every = Targets(*(part.repeat(stages, *[1] * (part.ndim - 1)) for part in targets))
+        size = found.masks.shape[3], found.masks.shape[4]
+        targets = self.targets(batch, size)
         classes, masks, boxes = (part.flatten(0, 1) for part in found)
-        matched = match(classes, masks, boxes, every)
-        losses = query_losses(classes, masks, boxes, every, matched).unflatten(0, (stages, images)).mean(dim=0)
+        matched = match(classes, masks, boxes, (targets.shrink(size) if size[0] else targets).repeat(stages))
+        losses = query_losses(classes, masks, boxes, targets.repeat(stages), matched)
+        losses = losses.unflatten(0, (stages, images)).mean(dim=0)
         if isinstance(guess, Tensor):
             assert batch.masks is not None
             losses = losses + PIXELS * pixel_losses(guess, batch.masks, VOID)
@@ -74,9 +76,10 @@ class DensePrediction:
         return Losses(losses, torch.zeros_like(losses))
 
     def targets(self, batch: Batch, size: tuple[int, int]) -> Targets:
-        """Give the objects of images, their masks at the size of the predicted ones."""
+        """Give the objects of images, their masks no smaller than the predicted ones, which are of this size."""
         if self.model.task == "segment":
             assert batch.masks is not None
-            return targets_of_masks(batch.masks, size, VOID)
+            height, width = batch.masks.shape[1:]
+            return targets_of_masks(batch.masks, compared_at((height, width), size), VOID)
         assert batch.objects is not None
         return targets_of_boxes(batch.objects)

@@ -157,4 +157,4 @@ def look_at(source: Source, task: DenseTask) -> list[tuple[Annotation, tuple[int
 
 def batch_for(count: int) -> int:
     """Give fewer images a step where there are few."""
-    return 8 if count < 100 else 16 if count < 1000 else 32
+    return 8 if count < 100 else 16 if count < 5000 else 32

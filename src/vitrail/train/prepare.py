@@ -30,7 +30,7 @@ from vitrail.ops.masking import make_palette
 from vitrail.runtime.class_token import ClassTokenForward
 from vitrail.runtime.compiled import allow_compilations, backend_for, compiles
 from vitrail.runtime.inference import InferenceOptions
-from vitrail.runtime.machine import Group, fit_micro_batch, shard
+from vitrail.runtime.machine import Group, fit_micro_batch, multiplies_bfloat16, shard
 from vitrail.runtime.reporter import Reporter
 from vitrail.train.chores import ANSWER, Evaluate, Evaluation, Log, Probing, Save, Tempo
 from vitrail.train.dense import DensePrediction
@@ -235,10 +235,10 @@ def resolve_steps(training: Training, loader: Loader, evaluated: int) -> tuple[T
 
 
 def choose_precision(training: Training, device: torch.device) -> str:
-    """Take bfloat16 where the device has it in hardware, unless something else is said."""
+    """Take bfloat16 where the device has it in hardware, on a CPU for pixels and objects, unless something is said."""
     if training.precision != "auto":
         return training.precision
-    has = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    has = multiplies_bfloat16(device) and (device.type != "cpu" or training.dense_task is not None)
     return "bfloat16" if has else "float32"
 
 

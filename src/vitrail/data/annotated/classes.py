@@ -70,11 +70,13 @@ def find_classes(
     Where 0 and 255 are all that there is, 255 is the one class beside the background.
     """
     seen: set[int] = set()
+    refused = ""
     for done, index in enumerate(_spread(count)):
         try:
             seen |= {int(value) for value in np.unique(masks(index))}
-        except ImageError:
-            continue  # of which training and `data check` tell
+        except ImageError as error:  # of which training and `data check` tell
+            refused = refused or f" The first that cannot be: {error}."
+            continue
         if len(seen) > MOST + 1:
             raise DataError(
                 f"{where}: the masks have more than {MOST} different numbers, so they are no classes: expected a "
@@ -83,7 +85,7 @@ def find_classes(
         if progress is not None:
             progress(done + 1, min(count, LOOKED_AT))
     if not seen - {VOID}:
-        raise DataError(f"{where}: no mask that was read has a class in it. Check the masks.")
+        raise DataError(f"{where}: no mask that was read has a class in it.{refused} Check the masks.")
     if seen == {0, VOID}:
         return _made({0: "background", VOID: "foreground"}, where, named=False)
     return _made({value: "void" if value == VOID else str(value) for value in sorted(seen)}, where, named=False)

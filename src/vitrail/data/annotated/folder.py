@@ -15,12 +15,13 @@ from vitrail.data.mask_files import decode_mask
 from vitrail.data.source import Names, Source
 from vitrail.data.sources.folder import SPLITS, is_image, read_file
 from vitrail.errors import DataError, some_of
-from vitrail.files import fingerprint_of
+from vitrail.files import fingerprint_of, read_regular
 
 IMAGES = ("images", "JPEGImages")
 MASKS, INSTANCES = ("masks", "labels", "annotations", "SegmentationClass"), ("instances", "SegmentationObject")
 OF_SOME = ("SegmentationClass", "SegmentationObject")  # Pascal VOC's, which has them of some of its images
 NAMED = 5
+LARGEST = 64 << 20  # bytes of a list of names
 Progress = Callable[[int, int], None]
 LAYOUT = "expected train/images/NAME.jpg with train/masks/NAME.png (and val/, test/)"
 
@@ -129,6 +130,7 @@ def mask_splits(
             what = "masks/" if task == "segment" else "instances/ (a number for each object)"
             raise DataError(f"{place.images.parent} has no {what}. {LAYOUT}, or another kind that docs/dense.md names.")
     pairs = {split: _matched(place.images, place.masks) for split, place in places.items() if place.masks is not None}
+    pairs = _listed(root, pairs) if task == "segment" else pairs
     classes = read_classes(root)
     if classes is None and pairs:
         first = next(iter(pairs.values()))
@@ -149,8 +151,20 @@ def mask_splits(
     return made
 
 
+def _listed(root: Path, pairs: dict[str, list[tuple[Path, Path]]]) -> dict[str, list[tuple[Path, Path]]]:
+    """Share out the images of Pascal VOC's folder as its lists for pixels say; as they were without such lists."""
+    lists = {split: root / "ImageSets" / "Segmentation" / f"{split}.txt" for split in ("train", "val", "test")}
+    held = {image.stem: (image, mask) for image, mask in pairs.get("all", ())}
+    named = {
+        split: [held[name] for name in read_regular(path, most=LARGEST).decode("utf-8").split() if name in held]
+        for split, path in lists.items()
+        if held and path.is_file()
+    }
+    return {split: found for split, found in named.items() if found} or pairs
+
+
 def _split_names(root: Path) -> list[tuple[str, str]]:
-    names = {**SPLITS, "valid": "val"}
+    names = {**SPLITS, "training": "train", "valid": "val", "testing": "test"}
     return [(path.name, names[path.name.lower()]) for path in sorted(root.iterdir()) if path.name.lower() in names]
 
 

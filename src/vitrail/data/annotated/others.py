@@ -8,13 +8,15 @@ import numpy as np
 from vitrail.config.dense import DenseTask
 from vitrail.data.annotated.classes import MaskClasses, find_classes, read_classes
 from vitrail.data.annotation import Annotation, of_boxes, of_mask
+from vitrail.data.decode import Pixels
 from vitrail.data.mask_files import decode_mask
 from vitrail.data.sources.parquet import ParquetSource, parquet_splits
-from vitrail.data.sources.synthetic import SHAPES, SyntheticSource
+from vitrail.data.sources.synthetic import SHAPES, Scene, SyntheticSource
 from vitrail.errors import DataError
 
 COLUMNS = ("mask", "annotation", "label", "segmentation_mask", "segmentation")  # of masks, by their usual names
 SCENES = {"train": 2000, "test": 1000}  # of 64 pixels
+KEPT = 4000  # scenes of a source that are kept in memory
 
 
 class SceneSource(SyntheticSource):
@@ -26,10 +28,27 @@ class SceneSource(SyntheticSource):
         self.class_names = ("background", *SHAPES) if task == "segment" else SHAPES
         self._labels = np.full(count, -1, dtype=np.int64)
         self._fingerprint = f"{task} {self._fingerprint}"
+        self._drawn: dict[int, tuple[Pixels, Annotation]] = {}
+
+    def read(self, index: int) -> Pixels:
+        """Give the pixels of a scene."""
+        return self._kept(index)[0]
 
     def annotation(self, index: int) -> Annotation:
         """Give what was drawn."""
-        scene = self.scene(index)
+        return self._kept(index)[1]
+
+    def _kept(self, index: int) -> tuple[Pixels, Annotation]:
+        """Draw a scene once: drawing costs more than all else that is done with it before a model sees it."""
+        if index not in self._drawn:
+            scene = self.scene(index)
+            drawn = scene.pixels, self._annotate(scene)
+            if len(self._drawn) >= KEPT:
+                return drawn
+            self._drawn[index] = drawn
+        return self._drawn[index]
+
+    def _annotate(self, scene: Scene) -> Annotation:
         number, boxes = SHAPES.index(scene.shape), scene.boxes
         if self.kind == "segment":
             return of_mask(np.where(scene.masks.any(axis=0), number + 1, 0).astype(np.uint8))

@@ -1,0 +1,58 @@
+"""Folders as others lay them out: Pascal VOC's lists for pixels, other words for splits, masks in colors."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitrail.data.annotated.open import open_annotated
+from vitrail.errors import DataError
+
+
+def save(path: Path, values: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(values).save(path)
+
+
+def test_pascal_vocs_lists_for_pixels_share_out_its_images(tmp_path: Path) -> None:
+    for number in range(5):
+        save(tmp_path / "JPEGImages" / f"{number}.jpg", np.full((7, 9, 3), 40 * number, np.uint8))
+        if number != 3:
+            mask = np.full((7, 9), number, np.uint8)
+            mask[0, 0] = 255
+            save(tmp_path / "SegmentationClass" / f"{number}.png", mask)
+    unlisted = open_annotated(tmp_path, "segment")
+    assert {split: len(part) for split, part in unlisted.items()} == {"all": 4}
+    lists = tmp_path / "ImageSets" / "Segmentation"
+    lists.mkdir(parents=True)
+    (lists / "train.txt").write_text("4\n0\n1\n")
+    (lists / "val.txt").write_text("2\n")
+    (lists / "test.txt").write_text("7\n")  # without masks, as the challenge's own
+    with pytest.raises(DataError, match="no class") as caught:
+        open_annotated(tmp_path, "segment")["val"].annotation(0)  # of which no training mask has a pixel
+    assert "the mask has 2" in str(caught.value)
+    (tmp_path / "classes.txt").write_text("ground\none\ntwo\nthree\nfour\n")
+    found = open_annotated(tmp_path, "segment")
+    assert {split: [part.name(n) for n in range(len(part))] for split, part in found.items()} == {
+        "train": ["JPEGImages/4.jpg", "JPEGImages/0.jpg", "JPEGImages/1.jpg"],
+        "val": ["JPEGImages/2.jpg"],
+    }
+    assert found["train"].annotation(0).mask.tolist()[0][:2] == [255, 4]  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def test_splits_of_other_words_are_all_taken(tmp_path: Path) -> None:
+    for split, count in (("training", 3), ("validation", 2), ("testing", 1)):
+        for number in range(count):
+            save(tmp_path / split / "images" / f"{number}.png", np.zeros((5, 4), np.uint8))
+            save(tmp_path / split / "masks" / f"{number}.png", np.arange(20, dtype=np.uint8).reshape(5, 4) % 3)
+    found = open_annotated(tmp_path, "segment")
+    assert {split: len(part) for split, part in found.items()} == {"train": 3, "val": 2, "test": 1}
+
+
+def test_where_no_mask_can_be_read_the_first_says_why(tmp_path: Path) -> None:
+    colors = np.random.default_rng(0).integers(0, 255, (5, 4, 3), dtype=np.uint8)
+    save(tmp_path / "images" / "a.png", colors)
+    save(tmp_path / "masks" / "a.png", colors)
+    with pytest.raises(DataError, match=r"has a class in it\. The first that cannot be: a mask in colors \(RGB\)"):
+        open_annotated(tmp_path, "segment")
