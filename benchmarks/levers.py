@@ -106,7 +106,7 @@ def main() -> None:
         assert process.stdout is not None
         while process.stdout.readline().strip() not in (READY, ""):
             pass
-        return Variant(*asked, process, said)
+        return Variant(asked[0], asked[1], process, said)
 
     row = "{:<20}{:<14}{:>10}{:>20}{:>8}{:>9}{:>7}{:>12}\n"
     sys.stdout.write(row.format("", "", "images/s", "lowest to highest", "times", "GiB", "times", "norm"))
