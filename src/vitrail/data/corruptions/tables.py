@@ -9,10 +9,10 @@ from math import log
 from typing import Any
 
 from vitrail.config.check import one_of, whole
+from vitrail.config.given import SEVERITIES as SEVERITIES
 
 NAMES = ("gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur")
 NAMES += ("snow", "frost", "fog", "brightness", "contrast", "elastic_transform", "pixelate", "jpeg_compression")
-SEVERITIES = (1, 2, 3, 4, 5)
 SIDES = (224, 64, 32)
 
 # Of each corruption, for each of the sides, at each severity.
