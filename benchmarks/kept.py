@@ -6,10 +6,10 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, median, stdev
-from typing import Any
+from typing import Any, Literal
 
 LARGEST = 1 << 20  # bytes of a file that is kept
-KEPT = (".json", ".jsonl", ".log", ".txt", ".csv")
+KEPT = (".json", ".jsonl", ".log", ".txt")
 IDLE = ("ahead", "keep", "checkpoints")  # folders that hold no result
 COLUMNS = ("run", "seeds", "step", "loss", "accuracy, %", "of", "images/s", "minutes")
 
@@ -28,15 +28,24 @@ def table(out: Path) -> list[str]:
 
 
 def keep(out: Path, path: Path) -> None:
-    """Write logs, configurations and results into one file, and all that is in the folder `keep`."""
+    """Write logs, configurations and results into FILE.tar.gz, and what is in the folder `keep` into FILE-keep.tar."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    every = [(each, each.relative_to(out).parts) for each in sorted(out.rglob("*")) if each.is_file()]
+    small = [
+        (each, parts)
+        for each, parts in every
+        if each.suffix in KEPT and each.stat().st_size <= LARGEST and not {*IDLE} & {*parts}
+    ]
+    _pack(small, path, "w:gz")
+    if kept := [(each, parts[1:]) for each, parts in every if parts[0] == "keep"]:
+        _pack(kept, path.with_name(f"{path.name.removesuffix('.tar.gz')}-keep.tar"), "w")
+
+
+def _pack(files: Sequence[tuple[Path, tuple[str, ...]]], path: Path, mode: Literal["w:gz", "w"]) -> None:
     aside = path.with_name(f".{path.name}")
-    with tarfile.open(aside, "w:gz") as archive:
-        for each in sorted(out.rglob("*")):
-            parts = each.relative_to(out).parts
-            small = each.suffix in KEPT and each.is_file() and each.stat().st_size <= LARGEST
-            if each.is_file() and (parts[0] == "keep" or (small and not {*IDLE} & {*parts})):
-                archive.add(each, Path(out.name, *parts))
+    with tarfile.open(aside, mode) as archive:
+        for each, parts in files:
+            archive.add(each, Path(*parts))
     aside.replace(path)
 
 

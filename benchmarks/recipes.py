@@ -6,8 +6,9 @@
 val (`vitrail data pack cifar10 SETS/cifar10-32 --image-size 32`). Stages run one after the other, the commands of a
 stage and its seeds at once. Every command resumes, so the same again goes on where the folder is; past --minutes all
 are asked to save and to end. The last lines are a table of what there is so far, which --table prints without running
-anything. --keep has logs, configurations and results, and what a stage wrote to OUT/keep, without checkpoints; it is
-written anew after every stage. --word NAME=WORDS stands in the place of a word of the recipe.
+anything. --keep FILE.tar.gz has logs, configurations and results without weights, as results/recipes has them, and
+FILE-keep.tar what a stage wrote to OUT/keep; both are written anew after every stage. --word NAME=WORDS stands in the
+place of a word of the recipe.
 
 --show prints the commands alone. --smoke takes two steps of small models, to see on a CPU that all of it runs, and
 --ahead two steps of every command as it is, of the first seed, while the first stage trains: so that later stages find
@@ -16,6 +17,7 @@ their compiled code. Several processes share a GPU well through CUDA's multi-pro
 """
 
 import argparse
+import json
 import os
 import re
 import shlex
@@ -126,6 +128,8 @@ def main() -> None:
 def run_all(stages: list[Stage], asked: argparse.Namespace) -> None:
     """Run the stages within the minutes; what there is stays, and is kept, where one fails or time is over."""
     asked.out.mkdir(parents=True, exist_ok=True)
+    said = {"recipe": asked.recipe, "seeds": asked.seeds, "words": asked.word, "stages": asked.stages}
+    (asked.out / "recipe.json").write_text(json.dumps(said, indent=2) + "\n")
     start = time.monotonic()
     until = start + 60 * (asked.minutes or 1e9)
     with ExitStack() as beside:

@@ -65,13 +65,15 @@ def test_a_recipe_runs_to_its_end_and_keeps_what_is_small(name: str, sets: Path,
     ran = recipes(*given, "--keep", tmp_path / "kept.tar.gz", "--ahead")
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("minutes,") == (RECIPES / f"{name}.txt").read_text().count("# stage")
-    rows = {line.split()[0]: line for line in ran.stdout.splitlines()}
-    assert recipes(*given[:5], "--table").stdout.splitlines() == ran.stdout.splitlines()[-len(rows) + 1 :] or rows
+    assert recipes(*given[:5], "--table").stdout in ran.stdout
     with tarfile.open(tmp_path / "kept.tar.gz") as kept:
         names = kept.getnames()
         assert not [each for each in names if "checkpoints" in each]
         assert [each for each in names if each.endswith("log.jsonl")]
+        assert "recipe.json" in names
         assert sum(each.size for each in kept.getmembers()) < 16 << 20
+    weights = tmp_path / "kept-keep.tar"
+    assert weights.exists() == ("/keep/" in (RECIPES / f"{name}.txt").read_text())
     again = recipes(*given)
     assert again.returncode == 0, again.stderr
     assert {line for line in again.stdout.splitlines() if "minutes," not in line} == {
