@@ -28,7 +28,7 @@ def table(out: Path) -> list[str]:
 
 
 def keep(out: Path, path: Path) -> None:
-    """Write logs, configurations and results into FILE.tar.gz, and what is in the folder `keep` into FILE-keep.tar."""
+    """Write logs, configurations and results into FILE.tar.gz, and each folder in `keep` into FILE-FOLDER.tar."""
     path.parent.mkdir(parents=True, exist_ok=True)
     every = [(each, each.relative_to(out).parts) for each in sorted(out.rglob("*")) if each.is_file()]
     small = [
@@ -37,8 +37,9 @@ def keep(out: Path, path: Path) -> None:
         if each.suffix in KEPT and each.stat().st_size <= LARGEST and not {*IDLE} & {*parts}
     ]
     _pack(small, path, "w:gz")
-    if kept := [(each, parts[1:]) for each, parts in every if parts[0] == "keep"]:
-        _pack(kept, path.with_name(f"{path.name.removesuffix('.tar.gz')}-keep.tar"), "w")
+    for folder in sorted({parts[1] for _, parts in every if parts[0] == "keep"}):
+        inside = [(each, parts[1:]) for each, parts in every if parts[:2] == ("keep", folder)]
+        _pack(inside, path.with_name(f"{path.name.removesuffix('.tar.gz')}-{folder}.tar"), "w")
 
 
 def _pack(files: Sequence[tuple[Path, tuple[str, ...]]], path: Path, mode: Literal["w:gz", "w"]) -> None:

@@ -7,8 +7,8 @@ val (`vitrail data pack cifar10 SETS/cifar10-32 --image-size 32`). Stages run on
 stage and its seeds at once. Every command resumes, so the same again goes on where the folder is; past --minutes all
 are asked to save and to end. The last lines are a table of what there is so far, which --table prints without running
 anything. --keep FILE.tar.gz has logs, configurations and results without weights, as results/recipes has them, and
-FILE-keep.tar what a stage wrote to OUT/keep; both are written anew after every stage. --word NAME=WORDS stands in the
-place of a word of the recipe.
+FILE-NAME.tar the folder OUT/keep/NAME that a stage wrote; they are written anew after every stage. --word NAME=WORDS
+stands in the place of a word of the recipe.
 
 --show prints the commands alone. --smoke takes two steps of small models, to see on a CPU that all of it runs, and
 --ahead two steps of every command as it is, of the first seed, while the first stage trains: so that later stages find
@@ -47,6 +47,8 @@ SMALL = (
     (r"model\.heads=\d+", "model.heads=2"),
 )
 TRAINS = re.compile(r"vitrail (pretrain|finetune) ")
+READS = re.compile(r"vitrail (pretrain|finetune|selftrain|evaluate) ")
+WORKERS = 4  # of a process: what is packed is read at once, and augmented on the GPU
 GRACE = 60.0  # seconds in which a command may save
 
 
@@ -91,7 +93,9 @@ def lines_of(stage: Stage, asked: argparse.Namespace) -> list[str]:
             for pattern, fewer in changes:
                 line = re.sub(pattern, fewer, line)
             lines.append(" ".join(line.split()))
-    return list(dict.fromkeys(lines))
+    lines = list(dict.fromkeys(lines))
+    workers = 0 if asked.smoke else max(min((os.cpu_count() or 1) // len(lines), WORKERS), 1)
+    return [f"{line} --workers {workers}" if READS.match(line) else line for line in lines]
 
 
 def main() -> None:
@@ -118,6 +122,7 @@ def main() -> None:
             sys.exit(f"no stage {', '.join(sorted(unknown))}; there are {', '.join(stage.name for stage in stages)}.")
         stages = [stage for stage in stages if stage.name in wanted]
     if not asked.show and not asked.table:
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit("asked to end; the same again goes on."))
         run_all(stages, asked)
     for stage in stages if asked.show else ():
         say(f"# {stage.name}: {stage.minutes:g} minutes expected", *lines_of(stage, asked))
