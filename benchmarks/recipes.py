@@ -12,8 +12,7 @@ stands in the place of a word of the recipe.
 
 --show prints the commands alone. --smoke takes two steps of small models, to see on a CPU that all of it runs, and
 --ahead two steps of every command as it is, of the first seed, while the first stage trains: so that later stages find
-their compiled code. Several processes share a GPU well through CUDA's multi-process service: start it beforehand
-(`nvidia-cuda-mps-control -d`).
+their compiled code. Processes share a GPU through CUDA's multi-process service, where there is one.
 """
 
 import argparse
@@ -137,7 +136,11 @@ def run_all(stages: list[Stage], asked: argparse.Namespace) -> None:
     (asked.out / "recipe.json").write_text(json.dumps(said, indent=2) + "\n")
     start = time.monotonic()
     until = start + 60 * (asked.minutes or 1e9)
+    sys.path.insert(0, str(SOURCE))
+    from vitrail.runtime.sharing import shared_gpu
+
     with ExitStack() as beside:
+        beside.enter_context(shared_gpu())
         if asked.ahead:
             beside.callback(end, [go_ahead(stages, asked)])
         for stage in stages:
