@@ -43,6 +43,7 @@ ALWAYS: dict[str, Any] = {
     "schedule.warmup_epochs": 3.0,
     "batch_size": 1024,
     "crop_area": (0.5, 1.0),
+    "clip_norm": 1.0,
     "validation_share": 0.0,
     "result": "last",
     "keep": 1,
