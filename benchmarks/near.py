@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitrail.data.joined import Joined
 from vitrail.data.near import make_thumbnail
 from vitrail.data.open import open_data
-from vitrail.data.source import Joined
 from vitrail.data.splits import contents
 from vitrail.ops.near import SIDE, near_pairs
 

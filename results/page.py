@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import runpy
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +21,9 @@ deviation over seeds. All runs here ended with their last weights: where a comma
 
 def page() -> str:
     """Give the page."""
-    return f"# Results\n\n{paragraph(HEAD)}\n" + box() + demo() + pets() + cifar10() + objectives() + next_pixel()
+    recipes = runpy.run_path(str(HERE / "recipes.py"))["sections"]()
+    head = f"# Results\n\n{paragraph(HEAD)}\n"
+    return head + box() + demo() + pets() + cifar10() + recipes + objectives() + next_pixel()
 
 
 def box() -> str:

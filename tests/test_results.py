@@ -1,11 +1,14 @@
 """The page of results, the box and its card say what the kept files say."""
 
+import io
 import itertools
 import json
 import re
 import runpy
 import shlex
+import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +30,85 @@ RESULTS = ROOT / "results"
 def test_the_page_is_written_from_the_kept_files() -> None:
     made = runpy.run_path(str(RESULTS / "page.py"))
     assert (ROOT / "docs" / "results.md").read_text() == made["page"]()
+
+
+def kept_recipe(folder: Path, name: str, files: dict[str, Any]) -> None:
+    (folder / "recipes").mkdir(exist_ok=True)
+    asked = {"recipe": name, "seeds": "0,1", "words": ["E32=7"] if name == "cifar10" else [], "stages": None}
+    with tarfile.open(folder / "recipes" / f"{name}.tar.gz", "w:gz") as archive:
+        for path, held in {"recipe.json": asked, **files}.items():
+            lines = held if isinstance(held, list) else [held]
+            data = "\n".join(map(json.dumps, lines)).encode()
+            (info := tarfile.TarInfo(path)).size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+
+
+def kept_run(run: str, seed: int, metrics: dict[str, float], **training: Any) -> dict[str, Any]:
+    clocks = [1000.0, 1090.0 + 30 * seed]
+    log = [{"kind": "train", "images": 300, "time": {"images_per_second": 10.0, "clock": clock}} for clock in clocks]
+    asked = {"epochs": 7.0, "steps": None, "image_size": [48, 48], **training}
+    folder = f"{run}-{seed}"
+    return {
+        f"{folder}/log.jsonl": log,
+        f"{folder}/summary.json": {"metrics": metrics},
+        f"{folder}/training.json": {"training": asked},
+    }
+
+
+def evaluated(value: float) -> dict[str, Any]:
+    return {"results": [{"metric": "top5", "value": 1.0}, {"metric": "accuracy", "value": value}]}
+
+
+def test_what_recipes_kept_becomes_sections_of_the_page(tmp_path: Path) -> None:
+    sections = runpy.run_path(str(RESULTS / "recipes.py"))["sections"]
+    assert sections(tmp_path) == ""
+    files: dict[str, Any] = {}
+    for seed, right in ((0, 0.96), (1, 0.97)):
+        for run in ("mae", "32", "48"):
+            files |= kept_run(run, seed, {})
+        files |= kept_run("56", seed, {"test_accuracy": right}, epochs=None, steps=2000)
+    kept_recipe(tmp_path, "cifar10", files)
+    files = {}
+    for seed in range(2):
+        members = [{"name": f"/runs/{name}-{seed}", "accuracy": 0.5, "taken": name != "c"} for name in "bac"]
+        soup = {"members": members, "accuracy": 0.6, "images": 90}
+        files |= {f"{how}-{seed}/soup.json": soup for how in ("greedy", "uniform")}
+        files |= {f"{name}-test-{seed}/evaluation.json": evaluated(0.4) for name in "acdef"}
+        files[f"b-test-{seed}/evaluation.json"] = evaluated(0.52)
+        files[f"uniform-test-{seed}/evaluation.json"] = evaluated(0.53)
+        files[f"greedy-test-{seed}/evaluation.json"] = evaluated(0.54 + 0.01 * seed)
+    kept_recipe(tmp_path, "soups", files)
+    files = {}
+    for seed in range(2):
+        rounds = [{"taken": 900, "labeled": 1000, "confidence": 0.5, "correct": 0.4}] * 2
+        files |= kept_run("alone", seed, {}, epochs=None, steps=50) | {
+            f"rounds-{seed}/selftrain.json": {"rounds": rounds}
+        }
+        files[f"alone-test-{seed}/evaluation.json"] = evaluated(0.2)
+        files |= {f"round-{n}-test-{seed}/evaluation.json": evaluated(0.2 + 0.01 * n) for n in (1, 2)}
+    kept_recipe(tmp_path, "selftrain", files)
+    parts = ("teacher-mae", "teacher", "student-mae", "student")
+    kept_recipe(tmp_path, "box", {k: v for part in parts for k, v in kept_run(part, 0, {}).items()})
+    (tmp_path / "corruptions").mkdir()
+    point = {"error": 0.5, "calibration": 0.03}
+    model = {"clean": {"error": 0.2, "calibration": None, "images": 100}, "mean_error": 0.5, "mean_calibration": 0.03}
+    models = [{"model": f"runs/{name}", **model, "corruptions": {"gaussian_noise": point}} for name in ("vit", "bit")]
+    document = {"corruptions": {"severities": [1, 2], "models": models}}
+    (tmp_path / "corruptions" / "evaluation.json").write_text(json.dumps(document))
+    lines = sections(tmp_path).splitlines()
+    for row in (
+        "| labels, 7 epochs at 48 pixels |  | 2.5 min |",
+        "| labels, 2,000 steps at 48 pixels | 96.50 ± 0.71 (96.00, 97.00) | 2.5 min |",
+        "| the member that the validation images chose | 50.0 ± 0.0 | 52.00 ± 0.00 (52.00, 52.00) |  |",
+        "| greedy soup, of 2, 2 members | 60.0 ± 0.0 | 54.50 ± 0.71 (54.00, 55.00) | +2.50 (-3.85 to +8.85) |",
+        "| student 2 | 900 of 1,000 | 50.0 ± 0.0 | 40.0 ± 0.0 | 22.00 ± 0.00 (22.00, 22.00) | +2.00 (+2.00 to +2.00) |",
+        "| student, labels and the teacher | 7 epochs at 48 pixels | 2.0 min |",
+        "| corruption | wrong, vit | wrong, bit | calibration, vit | calibration, bit |",
+        "| clean | 20.0 | 20.0 |  |  |",
+        "| gaussian noise | 50.0 | 50.0 | 3.0 | 3.0 |",
+    ):
+        assert row in lines
+    assert "recipes.py cifar10 --data SETS --out RUNS --word 'E32=7'" in " ".join(lines)
 
 
 def test_the_claims_are_written_from_the_kept_studies() -> None:

@@ -71,8 +71,8 @@ def test_glass_exchanges_near_pixels_in_order_between_two_blurs() -> None:
     for _ in range(2):
         shifts = random.integers(-2, 2, (5 * 7, 2))
         count = 0
-        for row in range(6, 1, -1):
-            for col in range(8, 1, -1):
+        for row in range(9 - 2, 2, -1):
+            for col in range(11 - 2, 2, -1):
                 right, down = shifts[count]
                 one, other = wanted[row, col].copy(), wanted[row + down, col + right].copy()
                 wanted[row, col], wanted[row + down, col + right] = other, one
@@ -204,6 +204,14 @@ def test_pixels_and_jpeg_are_pillows() -> None:
     library.save(buffer, "JPEG", quality=18)
     found = run("jpeg_compression", image / 255, 18) * 255
     assert np.abs(found - np.asarray(Image.open(buffer))).max() <= 1  # another decoder may round otherwise
+
+
+def test_zooms_are_those_of_the_published_ranges() -> None:
+    ends = {0: ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03))}
+    ends[1] = ends[2] = ((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01))
+    for side, published in ends.items():
+        for (steps, step), (end, by) in zip(TABLE["zoom_blur"][side], published, strict=True):
+            np.testing.assert_allclose(1 + step * np.arange(steps), np.arange(1, end, by))
 
 
 def test_an_image_has_the_table_of_the_nearest_side_and_lengths_grow_with_it() -> None:

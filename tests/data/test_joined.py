@@ -1,12 +1,15 @@
 """Sources joined into one: every sample in its place, told from others, refused where classes differ."""
 
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from vitrail.data.source import Joined, Subset
+from vitrail.data.joined import Joined
+from vitrail.data.source import Subset
 from vitrail.data.sources.memory import MemorySource
+from vitrail.data.sources.packed import PackedSource, pack
 from vitrail.errors import DataError
 
 NAMES = ("ant", "bee", "cat")
@@ -30,6 +33,19 @@ def test_every_sample_is_that_of_its_source() -> None:
     for outside in (-1, 10):
         with pytest.raises(IndexError):
             joined.read(outside)
+
+
+def test_many_are_read_at_once_where_all_are_packed_and_alike(tmp_path: Path) -> None:
+    for count, name in ((3, "first"), (5, "second")):
+        pack(source(count, count, name), tmp_path / name, (4, 5), overwrite=False)
+    first, second = (PackedSource(tmp_path / name) for name in ("first", "second"))
+    joined = Joined((first, Subset(second, [4, 0, 2]), first))
+    assert joined.shape == (4, 5, 3)
+    indices = np.array([8, 0, 3, 5, 3, 7])
+    wanted = np.stack([joined.read(index) for index in indices.tolist()])  # pyright: ignore[reportArgumentType]
+    np.testing.assert_array_equal(joined.read_many(indices), wanted)
+    assert joined.read_many(np.zeros(0, np.int64)).shape == (0, 4, 5, 3)
+    assert Joined((first, source(3, 0, "first"))).shape is None
 
 
 def test_the_fingerprint_goes_by_the_sources_and_their_order() -> None:

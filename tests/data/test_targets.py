@@ -10,7 +10,8 @@ import torch
 from PIL import Image
 
 from vitrail.config.task import MultiLabel, Ordinal, Regression
-from vitrail.data.source import Joined, Subset
+from vitrail.data.joined import Joined
+from vitrail.data.source import Subset
 from vitrail.data.targets import TargetSource, open_targets, open_task
 from vitrail.data.transforms.mixing import between
 from vitrail.errors import DataError

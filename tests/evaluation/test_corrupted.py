@@ -101,6 +101,8 @@ def test_what_does_not_go_together_is_refused_before_any_compute(home: Path) -> 
         vitrail.evaluate(home / "vit", home / "images", corruptions=True, severities=[6])
     with pytest.raises(ConfigError, match="each once; got"):
         vitrail.evaluate(home / "vit", home / "images", corruptions=True, severities=[1, 1])
+    with pytest.raises(ConfigError, match=r"severities are of corruptions\. Give corruptions too"):
+        vitrail.evaluate(home / "vit", home / "images", severities=[1])
     with pytest.raises(ConfigError, match="Give corruptions too"):
         vitrail.evaluate(home / "vit", home / "images", beside=[home / "bit"])
     with pytest.raises(ConfigError, match="images of one size"):

@@ -20,7 +20,7 @@ from vitrail.studies.run import STUDIES, ask
 from vitrail.studies.runner import check_names, images_of, jobs_for
 from vitrail.studies.scales import SCALES
 from vitrail.studies.sets import KNOWN, classes_of, count_of
-from vitrail.studies.table import Cell, Count, Images, Look, Speed, Train
+from vitrail.studies.table import Cell, Count, Done, Images, Look, Results, Speed, Train, seeded
 from vitrail.studies.work import Place, asked_of, config_of, costs, length_of, minutes_of
 
 EVERY = list(itertools.product(STUDY_NAMES, SCALE_NAMES))
@@ -292,17 +292,45 @@ def test_models_are_counted_with_the_authors_numbers() -> None:
 
 
 def test_a_speed_run_is_a_plain_vit_from_nothing_one_at_a_time() -> None:
+    before: dict[str, str] = {}
     for cell in cells_of("speedrun", "gpu"):
-        work, made = training(cell), config(cell)
+        work, made, way = training(cell), config(cell), str(cell.at["way"])
         assert isinstance(made, ViTConfig)
         assert isinstance(made.stem, PatchStem)
         assert made.plain_blocks
-        assert (work.images.name, work.begins, work.timed) == ("cifar10", None, True)
+        assert (work.images.name, work.begins, work.timed) == ("cifar10", before.get(way), True)
         recipe = adjust(RECIPES[work.recipe].training, work.fields)
-        assert (recipe.validation_share, recipe.initialization) == (0.0, Mimetic())
-        assert isinstance(recipe.optimizer, Muon) == (cell.at["optimizer"] == "Muon")
+        assert (recipe.validation_share, recipe.result) == (0.0, "last")
+        assert recipe.initialization == (None if way in before else Mimetic())
+        assert isinstance(recipe.optimizer, Muon)
+        before[way] = cell.name
+    assert len(before) == 2
     asked = ask("speedrun", "gpu")
     assert jobs_for(asked, asked.cells, gpus=1) == 1
+
+
+def test_the_minutes_of_a_speed_run_are_those_of_all_its_parts() -> None:
+    cells = [seeded(cell, seed) for seed in range(2) for cell in cells_of("speedrun", "gpu")]
+    numbers = {"pixels": 0.5, "labels": 1.0, "larger": 0.25}
+    done = [
+        Done(
+            cell=cell,
+            numbers={
+                "minutes": numbers[str(cell.at["part"])] + int(cell.at["seed"]),
+                "aside": 0.5,
+                "in_all": 1.0,
+                "accuracy": 0.9 if cell.at["part"] == "labels" else 0.95,
+            },
+        )
+        for cell in cells
+    ]
+    found = STUDIES["speedrun"].read(Results(done), SCALES["gpu"])
+    first, alone = found.tables[0].rows
+    assert first[2:] == ["95.0 ± 0.0", "3.25 ± 2.12", "1.50 ± 0.00", "3.00 ± 0.00", "yes"]
+    assert alone[2:] == ["90.0 ± 0.0", "1.50 ± 0.71", "0.50 ± 0.00", "1.00 ± 0.00", "no"]
+    assert found.notes[0].startswith("94 % in 3.25 minutes")
+    assert found.findings[0].estimate is not None
+    assert found.findings[0].estimate.mean == pytest.approx(5)
 
 
 def test_minutes_are_by_the_clock_and_the_first_line_and_pauses_count_at_the_usual_pace() -> None:

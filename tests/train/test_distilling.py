@@ -1,5 +1,7 @@
 """Distillation: the losses against formulas, teachers that read otherwise, a distillation token, what is refused."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,22 @@ def test_a_student_that_learns_from_the_teacher_alone_comes_nearer_to_it(teacher
     ours, theirs = (vitrail.predict(each, list(IMAGES)).logits.softmax(dim=1) for each in (run, teacher))
     uniform = torch.full_like(ours, 1 / 3)
     assert float((ours - theirs).abs().mean()) < 0.5 * float((uniform - theirs).abs().mean())
+
+
+@pytest.mark.slow
+def test_a_teacher_is_compiled_where_its_student_is_and_says_the_same(teacher: Path) -> None:
+    program = f"""
+import torch
+from vitrail.config.objective import SoftDistillation
+from vitrail.train.distilling import open_teacher
+soft, images = SoftDistillation(teacher={str(teacher)!r}), torch.randn(4, 3, 16, 16)
+plain, fast = (open_teacher(soft, torch.device("cpu"), compiled=compiled) for compiled in (False, True))
+with torch.no_grad():
+    torch.testing.assert_close(fast(images), plain(images), rtol=1e-4, atol=1e-5)
+print(plain._compiled_call_impl is None, fast._compiled_call_impl is None)
+"""  # in a process of its own, as types are not checked in what is compiled
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["True", "False"]
 
 
 @pytest.mark.parametrize("fields", [{"distill": "soft"}, {"distill": "hard", "token": True, "mixup": 0.2}], ids=str)

@@ -10,6 +10,7 @@ import torch
 from families import family
 from reference import optimizers as reference
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 
 import vitrail
 from vitrail.config import parse
@@ -104,6 +105,18 @@ def test_it_is_torchs_own_on_queries_keys_and_values_that_are_apart(adjust: str)
         assert torch.equal(named[name], torch.cat(tuple(parts))), name
 
 
+def test_a_step_is_a_few_calls_whatever_the_number_of_blocks() -> None:
+    def products(depth: int) -> int:
+        model = build(parse("ViT-Ti/16", {"depth": depth, "image_size": 32, "width": 48, "heads": 2}), seed=0)
+        ours = optimizer_of(model)
+        give_gradients(model, 0)
+        with profile(activities=[ProfilerActivity.CPU]) as seen:
+            ours.step()
+        return sum(event.count for event in seen.key_averages() if event.key in ("aten::bmm", "aten::baddbmm"))
+
+    assert products(1) == products(5) <= 2 * 3 * 5  # two shapes, three products a step of five
+
+
 def whole_gradient(parameter: Tensor) -> Tensor:
     assert parameter.grad is not None
     return parameter.grad
@@ -130,8 +143,7 @@ def test_matrices_of_every_kind_of_block_have_it_and_nothing_else() -> None:
 
 def test_a_gate_and_its_values_are_two_matrices() -> None:
     model = build(parse("ViT-Ti/16", {"depth": 1, "image_size": 32, "mlp": "gated", "mlp_width": 24}), seed=0)
-    counts = sorted(len(pieces) for pieces in optimizer_of(model).pieces.values())
-    assert counts == [1, 1, 2, 3]
+    assert sorted(optimizer_of(model).counts.values()) == [1, 1, 2, 3]
 
 
 def test_layers_below_learn_at_their_share() -> None:

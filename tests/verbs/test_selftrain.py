@@ -14,8 +14,8 @@ from torch import Tensor
 import vitrail
 from vitrail.cli import main
 from vitrail.config.recipe import RandAugment
+from vitrail.data.joined import Joined
 from vitrail.data.pseudo import PseudoLabeled, choose_pseudo
-from vitrail.data.source import Joined
 from vitrail.data.sources.memory import MemorySource
 from vitrail.errors import ConfigError, DataError
 from vitrail.models import Model, ViT, create

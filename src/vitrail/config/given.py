@@ -31,6 +31,7 @@ OWN += ("track", "tensorboard", "allow_pipe", "rates", "seeds", "tasks", "select
 OF_SELFTRAIN = ("unlabeled", "teacher", "rounds", "confidence", "balance", "per_class", "noise")
 TRAINED = ("evaluate", "fewshot", "verify", "predict", "inspect", "export", "optimize")  # what these measure is weights
 LAYOUTS = ("vitrail", "google", "timm", "hf", "torchvision")  # that weights are written in
+SEVERITIES = (1, 2, 3, 4, 5)  # of corruptions
 
 
 def check_usage(verb: str, given: Mapping[str, Any]) -> None:
@@ -80,7 +81,7 @@ def check_usage(verb: str, given: Mapping[str, Any]) -> None:
         check_passes(given)
         check_corruptions(
             corruptions=given.get("corruptions", False),
-            severities=given.get("severities", (1,)),
+            severities=given.get("severities", SEVERITIES),
             beside=given.get("beside", ()),
             passing=given.get("keep_aspect_ratio", False),
         )
@@ -136,11 +137,13 @@ def check_corruptions(
 ) -> None:
     """Refuse severities that there are not, and what goes with corruptions alone."""
     for severity in severities:
-        whole("severities", severity, most=5)
+        whole("severities", severity, most=len(SEVERITIES))
     if not severities or len({*severities}) < len(severities):
         raise ConfigError(f"severities must be some of 1 to 5, each once; got {list(severities)}.")
     if beside and not truth("corruptions", corruptions):
         raise ConfigError("beside puts models side by side under corruptions. Give corruptions too, or against=...")
+    if len(severities) < len(SEVERITIES) and not corruptions:
+        raise ConfigError("severities are of corruptions. Give corruptions too, or leave severities out.")
     if corruptions and passing:
         raise ConfigError("corruptions are of images of one size. Leave keep_aspect_ratio out, or corruptions.")
 

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from vitrail.config import Card
 from vitrail.config.outputs import LabelOutputs, NumberOutputs, OrderedOutputs
 from vitrail.config.task import ImageTask, MultiLabel, Ordinal, Regression
+from vitrail.data.joined import Joined
 from vitrail.data.known import LISTS, hot_rows, read_known
 from vitrail.data.open import open_data
-from vitrail.data.source import Joined, Source, Subset
+from vitrail.data.source import Source, Subset
 from vitrail.data.sources.dataset import DatasetSource, python_splits
 from vitrail.data.sources.folder import FilesSource, read_file
 from vitrail.data.sources.memory import checked_names

@@ -23,7 +23,7 @@ from vitrail.ops.metrics import calibration
 from vitrail.runtime.inference import InferenceOptions
 from vitrail.runtime.packing import PackedModel
 
-FORMAT = 1  # of what is kept; another number forgets it all
+FORMAT = 2  # of what is kept; another number forgets it all
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,8 @@ from vitrail.config.check import positive, whole
 from vitrail.config.fields import encode
 from vitrail.config.recipe import Training
 from vitrail.config.recipes import adjust
-from vitrail.data.source import Joined, Source
+from vitrail.data.joined import Joined
+from vitrail.data.source import Source
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.evaluation.results import Result, document_of, over_seeds, write_document
 from vitrail.files import writing

@@ -10,8 +10,9 @@ from vitrail.config import suggest
 from vitrail.config.fields import encode
 from vitrail.config.recipe import Training
 from vitrail.config.recipes import adjust, recipe
+from vitrail.data.joined import Joined
 from vitrail.data.open import open_data
-from vitrail.data.source import Joined, Source, Subset
+from vitrail.data.source import Source, Subset
 from vitrail.data.splits import VTAB, split, vtab_split
 from vitrail.errors import ConfigError, DataError, VitrailError
 from vitrail.evaluation.results import Result, document_of, over_seeds

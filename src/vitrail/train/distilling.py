@@ -127,7 +127,10 @@ def check_teacher(config: Distillation, student: ModelConfig, names: Sequence[st
         )
 
 
-def open_teacher(config: Distillation, device: torch.device) -> Model:
-    """Open the teacher."""
+def open_teacher(config: Distillation, device: torch.device, *, compiled: bool) -> Model:
+    """Open the teacher, compiled where the student is."""
     assert config.teacher is not None
-    return load(config.teacher, device=device)
+    teacher = load(config.teacher, device=device)
+    if compiled:
+        teacher.compile(dynamic=False)
+    return teacher

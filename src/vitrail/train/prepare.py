@@ -254,10 +254,10 @@ def build_objective(
             weighed = training.class_weights is not None or training.logit_adjustment > 0
             images = counts() if weighed and counts is not None else None
             if training.distill is not None:
-                teacher = open_teacher(training.distill, next(model.parameters()).device)
+                device = next(model.parameters()).device
+                teacher = open_teacher(training.distill, device, compiled=compiles(training, device))
                 return Distilling(model, training, teacher, images)
-            kind = Classification if isinstance(training.task, Classify) else TaskObjective
-            return kind(model, training, images)
+            return (Classification if isinstance(training.task, Classify) else TaskObjective)(model, training, images)
         case MaskedPatches() as config:
             made = MaskedPatchPrediction(model, config, seed=training.seed)
         case MaskedAutoencoder() as config:

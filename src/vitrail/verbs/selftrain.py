@@ -16,9 +16,10 @@ from vitrail.config.check import not_negative, share, truth, whole
 from vitrail.config.given import read_fields
 from vitrail.config.recipe import RandAugment, Training
 from vitrail.config.recipes import RECIPES
+from vitrail.data.joined import Joined
 from vitrail.data.open import open_data
 from vitrail.data.pseudo import PseudoLabeled, choose_pseudo
-from vitrail.data.source import Joined, Source
+from vitrail.data.source import Source
 from vitrail.data.sources.remote import RemoteShards
 from vitrail.data.splits import content_hashes
 from vitrail.errors import ConfigError, DataError

@@ -61,7 +61,7 @@ def glass_blur(image: Reals, numbers: tuple[float, int, int], scale: float, rand
     sigma, farthest, times = numbers[0] * scale, max(round(numbers[1] * scale), 1), numbers[2]
     height, width = image.shape[:2]
     order = list(range(height * width))
-    rows, cols = range(height - farthest - 1, farthest - 1, -1), range(width - farthest - 1, farthest - 1, -1)
+    rows, cols = range(height - farthest, farthest, -1), range(width - farthest, farthest, -1)
     for _ in range(times):
         shifts = iter(random.integers(-farthest, farthest, (len(rows) * len(cols), 2)).tolist())
         for row in rows:

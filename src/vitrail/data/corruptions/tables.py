@@ -9,10 +9,10 @@ from math import log
 from typing import Any
 
 from vitrail.config.check import one_of, whole
+from vitrail.config.given import SEVERITIES as SEVERITIES
 
 NAMES = ("gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur")
 NAMES += ("snow", "frost", "fog", "brightness", "contrast", "elastic_transform", "pixelate", "jpeg_compression")
-SEVERITIES = (1, 2, 3, 4, 5)
 SIDES = (224, 64, 32)
 
 # Of each corruption, for each of the sides, at each severity.
@@ -41,11 +41,11 @@ TABLE: dict[str, tuple[Sequence[Any], Sequence[Any], Sequence[Any]]] = {
         ((10, 1), (10, 1.5), (10, 2), (10, 2.5), (12, 3)),
         ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
     ),
-    # Steps, and the factor from one to the next.
+    # Steps, and the factor from one to the next. Published as `arange(1, 1.11, 0.01)`, which rounding gives 1.11 too.
     "zoom_blur": (
-        ((11, 0.01), (16, 0.01), (11, 0.02), (13, 0.02), (11, 0.03)),
-        ((6, 0.01), (11, 0.01), (16, 0.01), (21, 0.01), (26, 0.01)),
-        ((6, 0.01), (11, 0.01), (16, 0.01), (21, 0.01), (26, 0.01)),
+        ((12, 0.01), (16, 0.01), (11, 0.02), (13, 0.02), (11, 0.03)),
+        ((7, 0.01), (12, 0.01), (16, 0.01), (21, 0.01), (26, 0.01)),
+        ((7, 0.01), (12, 0.01), (16, 0.01), (21, 0.01), (26, 0.01)),
     ),
     # The layer's mean and deviation, its zoom, its threshold, radius and deviation of its motion, and what stays.
     "snow": (
