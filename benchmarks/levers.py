@@ -96,7 +96,8 @@ def main() -> None:
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        answer(*given.one, given.device, given.seconds)
+        case, name = given.one
+        answer(case, name, given.device, given.seconds)
         return
 
     def begin(asked: tuple[str, str]) -> Variant:

@@ -63,9 +63,10 @@ def measure(case: str, device: str, seconds: float) -> dict[str, float]:
 
     from vitrail.config import read_model_settings
     from vitrail.config.recipe import SGD, Adam, Training
-    from vitrail.runtime.machine import step_bytes, usual_workers
+    from vitrail.runtime.machine import usual_workers
     from vitrail.runtime.memory import resident
     from vitrail.runtime.reporter import SILENT
+    from vitrail.runtime.step_memory import step_bytes
     from vitrail.train.probe import drawn_source, probe
     from vitrail.train.run import run
     from vitrail.train.task import Task

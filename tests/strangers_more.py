@@ -45,7 +45,8 @@ class ByHand(Net):
             self.register_parameter(name, nn.Parameter(torch.randn(shape) * 0.3))
 
     def norm(self, x, name):
-        return F.layer_norm(x, (D,), *(getattr(self, f"{name}_{part}") for part in self.norms), 1e-5)
+        weight, bias = (getattr(self, f"{name}_{part}") for part in self.norms)
+        return F.layer_norm(x, (D,), weight, bias, 1e-5)
 
     def forward(self, x):
         x = x.unflatten(3, (-1, P)).unflatten(2, (-1, P)).permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)

@@ -287,7 +287,7 @@ def test_folders_in_a_tar_that_are_no_classes_label_nothing(names: tuple[str, ..
     assert list(TarSource(folders).labels) == [7]  # a label that is said goes before the folder
 
 
-def headers(path: Path) -> tuple[list[tuple[str, int, float, int, int]], list[str]]:
+def headers(path: Path) -> tuple[list[tuple[str | int | float, ...]], list[str]]:
     problems: list[str] = []
     with path.open("rb") as file:
         return [tuple(each) for each in members(file, path.stat().st_size, problems)], problems

@@ -13,8 +13,9 @@ from vitrail.config.recipe import EMA, SGD, Adam, Training
 from vitrail.data.source import Batch
 from vitrail.models import build
 from vitrail.ops.cost.counts import Step, parameters, peak_memory
-from vitrail.runtime import machine
-from vitrail.runtime.machine import fit_micro_batch, free_memory, networks, prediction_bytes
+from vitrail.runtime import machine, step_memory
+from vitrail.runtime.machine import free_memory
+from vitrail.runtime.step_memory import fit_micro_batch, networks, prediction_bytes
 from vitrail.train.prepare import build_objective
 
 CPU = torch.device("cpu")
@@ -23,7 +24,7 @@ GIB = 1 << 30
 
 
 def fitted(monkeypatch: pytest.MonkeyPatch, free: float, share: int, precision: str = "float32", **changes: Any) -> int:
-    monkeypatch.setattr(machine, "free_memory", lambda device: int(free))
+    monkeypatch.setattr(step_memory, "free_memory", lambda device: int(free))
     given = {"steps": 5, "optimizer": Adam()} | changes
     return fit_micro_batch(MODEL, Training(**given), share, CPU, precision)
 
@@ -51,7 +52,7 @@ def test_less_memory_makes_smaller_parts_and_each_fits_where_one_more_would_not(
 def test_ranks_that_share_weights_out_have_room_for_more_images(monkeypatch: pytest.MonkeyPatch) -> None:
     """What ranks hold of weights, moments and gradients is 16 bytes a weight, and 20 with an average."""
     free = needed(60) / 0.8 + 1
-    monkeypatch.setattr(machine, "free_memory", lambda device: int(free))
+    monkeypatch.setattr(step_memory, "free_memory", lambda device: int(free))
     activations = (needed(60) - needed(30)) / 30  # of an image, with the image itself
     size = 16 * parameters(MODEL).total
     for ranks, parallel, ema in (
@@ -117,7 +118,9 @@ def test_a_step_without_labels_needs_what_is_reckoned(
     weights = 4 * sum(parameter.numel() for parameter in made.module.parameters())
     measured = peak_bytes(once)[1] + 3 * weights + 4 * part.images.numel()  # with Adam's moments
     for share, fits in ((0.95, False), (1.15, True)):
-        monkeypatch.setattr(machine, "free_memory", lambda device, share=share: int(share * measured / machine.SHARE))
+        monkeypatch.setattr(
+            step_memory, "free_memory", lambda device, share=share: int(share * measured / step_memory.SHARE)
+        )
         assert (fit_micro_batch(config, training, count, CPU, "float32") == count) == fits
 
 
@@ -155,7 +158,7 @@ def test_the_average_is_of_the_decoder_too(monkeypatch: pytest.MonkeyPatch) -> N
     objective = MaskedAutoencoder()
     decoder = parameters(networks(MODEL, objective)[1]).total
     asked = {"objective": objective, "ema": EMA()}
-    found = [fitted(monkeypatch, free, 4096, **asked) for free in (GIB, GIB + 4 * decoder / machine.SHARE)]
+    found = [fitted(monkeypatch, free, 4096, **asked) for free in (GIB, GIB + 4 * decoder / step_memory.SHARE)]
     assert found[0] < found[1]
     assert fitted(monkeypatch, GIB, 4096, objective=objective) >= found[1]
 

@@ -13,8 +13,8 @@ import torch
 import vitrail
 from vitrail.config import parse
 from vitrail.config.recipe import Adam, Training
-from vitrail.runtime.machine import step_bytes
 from vitrail.runtime.memory import forget_peak, held_memory, peak_memory, resident
+from vitrail.runtime.step_memory import step_bytes
 from vitrail.train import forecast
 from vitrail.train.probe import probe
 

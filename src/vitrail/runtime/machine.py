@@ -5,25 +5,18 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar, assert_never
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from vitrail.config import ModelConfig, ViTConfig
-from vitrail.config.objective import Labels, MaskedAutoencoder, MaskedPatches, NextPixels, Objective, count_of
-from vitrail.config.recipe import SGD, Adam, Muon, Training
 from vitrail.errors import ConfigError
 from vitrail.models import find_device
-from vitrail.models.objectives import decoder_config, outputs_of
-from vitrail.ops.cost.counts import FULL, MOMENTS, Optimizer, Step, parameters
-from vitrail.ops.cost.fit import SHARE as SHARE, equal_parts, largest
-from vitrail.ops.cost.ranks import Ranks
 from vitrail.runtime.meeting import meet
 from vitrail.runtime.watch import Watch, watched
 
@@ -31,7 +24,6 @@ Result = TypeVar("Result")
 MEMINFO, STATM, CGROUP = Path("/proc/meminfo"), Path("/proc/self/statm"), Path("/sys/fs/cgroup")
 TRIM, MAP, ARENAS = -1, -3, -8  # glibc's M_TRIM_THRESHOLD, M_MMAP_THRESHOLD and M_ARENA_MAX
 SMALLEST, LARGEST = 1 << 16, 1 << 30
-OPTIMIZERS: dict[Optimizer, type] = {"muon": Muon, "adam": Adam, "sgd": SGD}  # Muon is an Adam with more
 # Groups that were left. gloo's destructor waits for a thread that may wait for Python's lock, which whoever drops the
 # last reference holds: a failed run would hang instead of ending.
 LEFT: list[Any] = []
@@ -218,74 +210,6 @@ def usual_workers(*, gpu: bool) -> int:
 def usable_cores() -> int:
     """Count the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def fit_micro_batch(
-    config: ModelConfig, training: Training, share: int, device: torch.device, precision: str, ranks: int = 1
-) -> int:
-    """Give the most images of a rank's share of the batch that fit, in equal parts."""
-    if training.micro_batch is not None:
-        return min(training.micro_batch, share)
-    sharing = 1 if device.type == "cuda" else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # processes of this machine
-    room = SHARE * free_memory(device) / sharing
-    most = largest(lambda batch: step_bytes(config, training, batch, device.type, precision, ranks) <= room, share)
-    return equal_parts(share, most)
-
-
-def step_bytes(config: ModelConfig, training: Training, batch: int, device: str, precision: str, ranks: int = 1) -> int:
-    """Predict the peak of a training step of so many images at once: of every network of the objective, and of EMA.
-
-    Of a rank that shares them out with others it is that of its part, and of the block that is whole.
-    """
-    step = step_of(config, training, batch, device, precision)
-    parts, world = networks(config, training.objective), ranks if training.parallel == "fsdp" else 1
-    whole = sum(Ranks(config=network, step=step, world=world).fsdp_memory() for network in parts)
-    average = 0 if training.ema is None else FULL * sum(parameters(network).total for network in parts) // world
-    return whole + prediction_bytes(config, training.objective, step) + average
-
-
-def step_of(config: ModelConfig, training: Training, batch: int, device: str, precision: str) -> Step:
-    """Say a step of a training as its memory is counted by."""
-    plain = isinstance(config, ViTConfig) and config.reads_class_token_alone and not config.attention_dropout
-    return Step(
-        kind="train",
-        batch=batch,
-        precision="bfloat16" if precision == "bfloat16" else "float32",
-        optimizer=next(word for word, kind in OPTIMIZERS.items() if isinstance(training.optimizer, kind)),
-        device="cuda" if device == "cuda" else "cpu",
-        compiled=device == "cuda" and training.compile != "off",
-        class_token_alone=plain and isinstance(training.objective, Labels),
-    )
-
-
-def networks(config: ModelConfig, objective: Objective) -> tuple[ModelConfig, ...]:
-    """Give what a step runs: the model; or, of a masked autoencoder, that of the visible patches and the decoder."""
-    if not isinstance(objective, MaskedAutoencoder):
-        return (config,)
-    assert isinstance(config, ViTConfig)
-    rows, cols = config.grid
-    seen, side = rows * cols - count_of(objective.masked, rows * cols), config.stem.stride
-    return replace(config, image_size=(side, seen * side)), decoder_config(config, objective)  # as if in a row
-
-
-def prediction_bytes(config: ModelConfig, objective: Objective, step: Step) -> int:
-    """Count what predicts patches of images, and what it predicts: the numbers, their loss, and gradients of both."""
-    if isinstance(objective, Labels):
-        return 0
-    assert isinstance(config, ViTConfig)
-    patches, width = config.grid[0] * config.grid[1], config.width
-    match objective:
-        case MaskedPatches():
-            asked, each = count_of(objective.corrupted, patches), outputs_of(config, objective)
-        case MaskedAutoencoder():
-            asked, each = count_of(objective.masked, patches), config.stem.stride**2 * config.channels
-            width = decoder_config(config, objective).width
-        case NextPixels():
-            asked, each = patches, objective.colors
-        case _:
-            assert_never(objective)
-    held = each * (step.item + 3 * FULL) + width * FULL
-    return step.batch * asked * held + (width + 1) * each * FULL * (2 + MOMENTS[step.optimizer])
 
 
 def free_memory(device: torch.device) -> int:

@@ -29,7 +29,8 @@ from vitrail.models import Model, ViT, create
 from vitrail.models.build import build, draw
 from vitrail.ops.cost.counts import Step, exaflops, forward_macs, parameters, peak_memory
 from vitrail.ops.cost.fit import SHARE, largest_batch
-from vitrail.runtime.machine import choose_device, free_memory, step_of
+from vitrail.runtime.machine import choose_device, free_memory
+from vitrail.runtime.step_memory import step_of
 from vitrail.studies.scales import lengths
 from vitrail.studies.sets import classes_of, count_of, open_set
 from vitrail.studies.table import Cell, Count, Images, Look, Network, Numbers, Speed, Train, packed_numbers

@@ -9,9 +9,9 @@ from vitrail.config.objective import Full, Labels
 from vitrail.ops.cost.place import duration
 from vitrail.ops.cost.plan import gibibytes
 from vitrail.ops.cost.ranks import Ranks
-from vitrail.runtime.machine import step_bytes, step_of
 from vitrail.runtime.memory import forget_peak, peak_memory, resident
 from vitrail.runtime.reporter import Reporter
+from vitrail.runtime.step_memory import step_bytes, step_of
 from vitrail.train.chores import ANSWER, Evaluation, Log
 from vitrail.train.loop import Chore, Plan
 from vitrail.train.state import State

@@ -30,8 +30,9 @@ from vitrail.ops.masking import make_palette
 from vitrail.runtime.class_token import ClassTokenForward
 from vitrail.runtime.compiled import allow_compilations, backend_for, compiles
 from vitrail.runtime.inference import InferenceOptions
-from vitrail.runtime.machine import Group, fit_micro_batch, multiplies_bfloat16, shard
+from vitrail.runtime.machine import Group, multiplies_bfloat16, shard
 from vitrail.runtime.reporter import Reporter
+from vitrail.runtime.step_memory import fit_micro_batch
 from vitrail.train.chores import ANSWER, Evaluate, Evaluation, Log, Probing, Save, Tempo
 from vitrail.train.dense import DensePrediction
 from vitrail.train.distilling import BothHeads, Distilling, open_teacher

@@ -17,9 +17,10 @@ from vitrail.config.recipes import adjust
 from vitrail.data.source import Source
 from vitrail.data.sources.memory import MemorySource
 from vitrail.models import create
-from vitrail.runtime.machine import fit_micro_batch, joined, keep_memory
+from vitrail.runtime.machine import joined, keep_memory
 from vitrail.runtime.memory import forget_peak, held_memory, peak_memory
 from vitrail.runtime.reporter import SILENT
+from vitrail.runtime.step_memory import fit_micro_batch
 from vitrail.train.loop import Chore, Plan, train
 from vitrail.train.prepare import Ready, choose_precision, prepare
 from vitrail.train.run import deterministic_algorithms

@@ -10,8 +10,8 @@ from vitrail.config.devices import GIB, read_memory
 from vitrail.config.recipe import Training
 from vitrail.ops.cost.counts import Optimizer, parameters
 from vitrail.ops.cost.fit import SHARE, equal_parts, largest_batch
-from vitrail.runtime.machine import OPTIMIZERS, step_of
 from vitrail.runtime.reporter import text_table
+from vitrail.runtime.step_memory import OPTIMIZERS, step_of
 from vitrail.verbs.planning import AnyModel, check_optimizer, title_and_config
 
 BATCH = 256  # images of a step, where it is not said

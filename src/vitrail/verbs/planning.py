@@ -21,8 +21,9 @@ from vitrail.errors import ConfigError
 from vitrail.models import Model
 from vitrail.ops.cost import counts
 from vitrail.ops.cost.place import Pace, Place, table_pace
-from vitrail.runtime.machine import free_memory, networks, step_bytes, step_of
+from vitrail.runtime.machine import free_memory
 from vitrail.runtime.memory import resident
+from vitrail.runtime.step_memory import networks, step_bytes, step_of
 
 MOST_IMAGES = 10**15
 BATCH = 64  # images of a step, where neither they nor a recipe are said

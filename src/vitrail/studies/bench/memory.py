@@ -7,8 +7,9 @@ from vitrail.config.recipe import SGD, Adam, Training
 from vitrail.errors import ConfigError
 from vitrail.models import build
 from vitrail.ops.cost.counts import Step, peak_memory
-from vitrail.runtime.machine import keep_memory, step_bytes
+from vitrail.runtime.machine import keep_memory
 from vitrail.runtime.memory import forget_peak, held_memory, peak_memory as peak_held, resident
+from vitrail.runtime.step_memory import step_bytes
 from vitrail.studies.bench.forward import draw_images
 from vitrail.studies.bench.peers import config_of
 from vitrail.studies.bench.table import Opened, Shape, StepMemory
