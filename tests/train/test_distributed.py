@@ -136,6 +136,19 @@ def test_two_processes_that_are_killed_end_with_the_same_bits(
     assert result(out) == result(whole)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_more_than_two_processes_that_resume_add_up_as_those_that_never_stopped(
+    ranks: int, runs: Runs, images: Path, tmp_path: Path
+) -> None:
+    """DDP orders its buckets anew after its first step, and the sums of three go by the places in them."""
+    out, whole = tmp_path / "run", tmp_path / "whole"
+    all_end(runs, together(images, whole, parallel="ddp", log_every=1), ranks)
+    runs.all(together(images, out, parallel="ddp", log_every=1), ranks=ranks, trick=["signal", 4, signal.SIGTERM])
+    all_end(runs, together(images, out, parallel="ddp", log_every=1), ranks)
+    assert result(out) == result(whole)
+
+
 @pytest.mark.parametrize("where", ["beginning", "save"])
 def test_where_the_first_process_fails_all_end_with_its_reason(
     where: str, runs: Runs, images: Path, tmp_path: Path
