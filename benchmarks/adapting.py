@@ -7,14 +7,12 @@ back by content (seed 0); then three seeds at that rate, measured on the test im
 with nothing beside it. About four minutes of an H200.
 """
 
-import argparse
 import json
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
-from side_by_side import mean_and_spread, packed, run_all, say
+from side_by_side import mean_and_spread, options, packed, read, run_all, say
 
 WAYS: dict[str, tuple[float, ...]] = {
     "full": (3e-4, 1e-3, 3e-3),
@@ -33,9 +31,10 @@ def one(asked: dict[str, Any]) -> dict[str, Any]:
 
     import vitrail
     from vitrail.data.open import open_data
+    from vitrail.studies.sets import few_of_each
 
     splits = open_data(asked["data"])
-    data = {"train": splits["train"], "test": splits["test"]}
+    data = {name: few_of_each(splits[name], asked["per_class"]) for name in ("train", "test")}
     device = asked["device"]
     if asked["measures"] == "cost":
         rates: list[float] = []
@@ -46,7 +45,7 @@ def one(asked: dict[str, Any]) -> dict[str, Any]:
                 rates.append(record["time"]["images_per_second"])
                 memory.append(record["time"]["memory"] or 0)
 
-        kept = {"validation_share": 0.0, "log_every": 5, "callbacks": watch}
+        kept = {"validation_share": 0.0, "log_every": max(min(5, asked["steps"] // 4), 1), "callbacks": watch}
         run = vitrail.finetune({"train": data["train"]}, **arguments(asked), **kept)
         trained = run.history[0] if run.history else {}
         return {"images_per_second": statistics.median(rates), "memory": max(memory), "first": trained.get("loss")}
@@ -66,21 +65,11 @@ def arguments(asked: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Choose rates, measure seeds, then what each way costs; write all of it and a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="the folder that holds oxford-iiit-pet")
-    parser.add_argument("--out", type=Path, default=Path("results/adapting"))
-    parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--jobs", type=int, default=8)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--one", help="a run, as JSON; used by the script itself")
-    given = parser.parse_args()
-    if given.one:
-        say(json.dumps(one(json.loads(given.one))))
+    given = read(options(__doc__ or "", "oxford-iiit-pet", "results/adapting", steps=500), one)
+    if given is None:
         return
-    given.out.mkdir(parents=True, exist_ok=True)
     images = packed(given.data / "oxford-iiit-pet", given.out / "images", 64)
-    base = {"data": str(images), "device": given.device, "steps": given.steps}
+    base = {"data": str(images), "device": given.device, "steps": given.steps, "per_class": given.per_class}
     tried = [
         {**base, "adapt": way, "learning_rate": rate, "seed": 0, "measures": "val"}
         for way, rates in WAYS.items()
@@ -96,7 +85,7 @@ def main() -> None:
         for seed in range(given.seeds)
     ]
     measured = run_all(__file__, asked, given.jobs)
-    costs = [{**each, "measures": "cost", "steps": COST_STEPS} for each in asked if each["seed"] == 0]
+    costs = [{**each, "measures": "cost", "steps": min(COST_STEPS, given.steps)} for each in asked if each["seed"] == 0]
     alone = {each["adapt"]: each for each in run_all(__file__, costs, 1)}
     rows = []
     for way, run in chosen.items():

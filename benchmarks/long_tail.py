@@ -8,13 +8,11 @@ these, three seeds each, by what is said against uneven classes, and measured on
 class. Many, some and few are thirds of the classes by their images. About four minutes of an H200.
 """
 
-import argparse
 import json
 import time
-from pathlib import Path
 from typing import Any
 
-from side_by_side import mean_and_spread, packed, run_all, say
+from side_by_side import mean_and_spread, options, packed, read, run_all, say
 
 METHODS: dict[str, dict[str, Any]] = {
     "none": {},
@@ -78,21 +76,11 @@ def one(asked: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Pre-train once, then every method and seed beside each other; write all of it and a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="the folder that holds tiny-imagenet")
-    parser.add_argument("--out", type=Path, default=Path("results/long-tail"))
+    parser = options(__doc__ or "", "tiny-imagenet", "results/long-tail", steps=1000)
     parser.add_argument("--pretrain-steps", type=int, default=4000)
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--per-class", type=int, help="images of a class at most, to try the script")
-    parser.add_argument("--jobs", type=int, default=8)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--one", help="a run, as JSON; used by the script itself")
-    given = parser.parse_args()
-    if given.one:
-        say(json.dumps(one(json.loads(given.one))))
+    given = read(parser, one)
+    if given is None:
         return
-    given.out.mkdir(parents=True, exist_ok=True)
     images = packed(given.data / "tiny-imagenet", given.out / "images", 64)
     base = {"data": str(images), "device": given.device, "out": str(given.out / "pretrained")}
     base |= {"per_class": given.per_class}

@@ -6,7 +6,7 @@ import torch
 from vitrail.errors import ShapeError
 from vitrail.ops.attention import attend
 from vitrail.ops.attention_chunks import attention_weights
-from vitrail.ops.offsets import count_offsets, offset_numbers, resample_offsets
+from vitrail.ops.positions import count_offsets, offset_numbers, resample_offsets
 
 CPU = torch.device("cpu")
 

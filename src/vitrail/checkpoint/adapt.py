@@ -34,8 +34,7 @@ from vitrail.config.words import suggest
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.files import fingerprint_of
 from vitrail.models import Model, find_device, skeleton
-from vitrail.ops.offsets import resample_offsets
-from vitrail.ops.positions import resample_axis, resample_patches, resample_positions
+from vitrail.ops.positions import resample_axis, resample_offsets, resample_patches, resample_positions
 
 # What the weights do not decide.
 CHANGEABLE = (

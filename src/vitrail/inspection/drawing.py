@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Num
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
@@ -270,7 +270,7 @@ def _bias(stride: int, found: Findings, both: Titled) -> Iterator[Drawing]:
         )
 
 
-def _channels_last(picture: UInt8[Tensor, "C H W"]) -> NDArray[np.uint8]:
+def _channels_last(picture: Num[Tensor, "C H W"]) -> NDArray[np.uint8]:
     return with_color(picture).permute(1, 2, 0).numpy()
 
 

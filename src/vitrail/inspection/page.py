@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Num, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
@@ -122,7 +122,7 @@ class Picture(NamedTuple):
     bytes: int
 
 
-def pictures_of(pixels: Sequence[UInt8[Tensor, "C H W"]] | UInt8[Tensor, "B C H W"], most: int) -> list[Picture]:
+def pictures_of(pixels: Sequence[Num[Tensor, "C H W"]] | Num[Tensor, "B C H W"], most: int) -> list[Picture]:
     """Encode images so that all of them take no more than so many bytes; smaller than the last side none is made."""
     small = max(max(picture.shape[1:]) for picture in pixels) <= LOSSLESS
     made = [_encoded(picture, lossless=True) for picture in pixels] if small else []
@@ -135,7 +135,7 @@ def pictures_of(pixels: Sequence[UInt8[Tensor, "C H W"]] | UInt8[Tensor, "B C H 
     return made
 
 
-def small_enough(picture: UInt8[Tensor, "C H W"], side: int) -> UInt8[Tensor, "C h w"]:
+def small_enough(picture: Num[Tensor, "C H W"], side: int) -> Num[Tensor, "C h w"]:
     """Make a picture no larger than this."""
     factor = side / max(picture.shape[1:])
     if factor >= 1:
@@ -144,9 +144,12 @@ def small_enough(picture: UInt8[Tensor, "C H W"], side: int) -> UInt8[Tensor, "C
     return resize(picture, (height, width), "antialias")
 
 
-def with_color(pixels: UInt8[Tensor, "*B C H W"]) -> UInt8[Tensor, "*B 3 H W"]:
-    """Give grey images three channels."""
-    return pixels.expand(*pixels.shape[:-3], 3, -1, -1) if pixels.shape[-3] == 1 else pixels
+def with_color(pixels: Num[Tensor, "*B C H W"]) -> UInt8[Tensor, "*B 3 H W"]:
+    """Give images as they are shown: gray thrice, the first three of more channels, real levels rounded."""
+    shown = (
+        pixels[..., :3, :, :] if pixels.shape[-3] >= 3 else pixels[..., :1, :, :].expand(*pixels.shape[:-3], 3, -1, -1)
+    )
+    return shown.round().clamp(0, 255).to(torch.uint8) if shown.is_floating_point() else shown
 
 
 def url_of(data: bytes, kind: str) -> str:
@@ -154,13 +157,13 @@ def url_of(data: bytes, kind: str) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
-def picture_document(picture: UInt8[Tensor, "C h w"]) -> dict[str, Any]:
+def picture_document(picture: Num[Tensor, "C h w"]) -> dict[str, Any]:
     """Give a picture as a page reads it: without loss where it is small."""
     made = _encoded(picture, lossless=max(picture.shape[1:]) <= LOSSLESS)
     return {"src": made.url, "width": made.width, "height": made.height}
 
 
-def _encoded(picture: UInt8[Tensor, "C H W"], *, lossless: bool) -> Picture:
+def _encoded(picture: Num[Tensor, "C H W"], *, lossless: bool) -> Picture:
     shown = with_color(picture).permute(1, 2, 0).contiguous().numpy()
     data = encode(shown, "PNG") if lossless else encode(shown, "JPEG", QUALITY)
     return Picture(url_of(data, "png" if lossless else "jpeg"), shown.shape[0], shown.shape[1], len(data))

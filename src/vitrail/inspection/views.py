@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Num
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -75,15 +75,15 @@ def check_weights(model: Model) -> None:
 class Views(NamedTuple):
     """Images as a model reads them: pixels before scaling, and after."""
 
-    pixels: UInt8[Tensor, "B C H W"]
+    pixels: Num[Tensor, "B C H W"]
     images: Float[Tensor, "B C H W"]
     names: Sequence[str]
     labels: Sequence[str | None]  # what they are, where it is known
     verdicts: Sequence[bool | None] = ()  # whether the answer is right, where something else than the label says it
-    sharp: Sequence[UInt8[Tensor, "C h w"]] = ()  # the same parts of the images, sharper, where they are to be shown
+    sharp: Sequence[Num[Tensor, "C h w"]] = ()  # the same parts of the images, sharper, where they are to be shown
 
     @property
-    def pictures(self) -> Sequence[UInt8[Tensor, "C h w"]]:
+    def pictures(self) -> Sequence[Num[Tensor, "C h w"]]:
         """The images to show."""
         return self.sharp or list(self.pixels)
 
@@ -96,8 +96,6 @@ def views_of(
     `sharp` keeps the same parts of the images at their own sharpness too, to be shown.
     """
     config, preprocessing = model.config, model.card.preprocessing
-    if config.channels not in (1, 3):
-        raise ConfigError(f"images have 1 or 3 channels, and the model reads {config.channels}. Give no images.")
     take = EvalTransform(config.image_size, preprocessing, channels=config.channels)
     pixels, pictures, kept, bad = [], [], [], []
     for number in numbers:

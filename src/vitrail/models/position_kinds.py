@@ -10,8 +10,15 @@ from torch import Tensor, nn
 from vitrail.config import AppliedAt, Grid, Resampling, ViTConfig, positions as kinds
 from vitrail.models.positions import AddedPositions, Learned, TokenPositions
 from vitrail.ops.attention_chunks import PairTerms
-from vitrail.ops.offsets import count_offsets, offset_numbers, resample_offsets
-from vitrail.ops.positions import resample_axis, simple_2d_table, sinusoidal_2d_table, sinusoidal_table
+from vitrail.ops.positions import (
+    count_offsets,
+    offset_numbers,
+    resample_axis,
+    resample_offsets,
+    simple_2d_table,
+    sinusoidal_2d_table,
+    sinusoidal_table,
+)
 
 
 class Learned2D(AddedPositions):

@@ -11,7 +11,7 @@ from vitrail.checkpoint.layouts.base import read_note
 from vitrail.config import Grid, Stem, as_size
 from vitrail.config.zoo import SHAPES
 from vitrail.errors import CheckpointError
-from vitrail.ops.offsets import OF_TOKEN, count_offsets
+from vitrail.ops.positions import OF_TOKEN, count_offsets
 
 DOUBT = (
     "layers beside the classifier may answer for it or change it: which of them does is not said, so all are left out"

@@ -12,7 +12,7 @@ from vitrail.checkpoint.layouts.base import Codec, Row
 from vitrail.checkpoint.layouts.codecs import FLAT, PATCHES, SAME, THREE, pair
 from vitrail.config import BiasPositions, HybridStem, LearnedPositions, ViTConfig
 from vitrail.errors import CheckpointError
-from vitrail.ops.offsets import count_offsets
+from vitrail.ops.positions import count_offsets
 
 # Two tensors of theirs one after the other, as a gate and a value, or a key and a value.
 TWO = Codec(lambda *theirs: torch.cat(theirs), lambda ours, shape: tuple(part.reshape(shape) for part in ours.chunk(2)))

@@ -3,7 +3,7 @@
 from typing import assert_never
 
 from vitrail.config import PatchStem, ViTConfig, positions as kinds
-from vitrail.ops.offsets import count_offsets
+from vitrail.ops.positions import count_offsets
 
 
 def expanded(config: ViTConfig) -> int:
