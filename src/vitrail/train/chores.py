@@ -37,6 +37,13 @@ class _Noting(Chore):
     plan: Plan
     journal: Journal
     report: Reporter
+    last = -1  # step at which it was done
+
+    def __call__(self, state: State, *, ends: bool, interrupted: bool) -> None:
+        """Do it where it is due, once a step."""
+        if self.last != state.step and (ends or not state.step % self.every):
+            self.last = state.step
+            self.do(state)
 
     def note(self, record: Mapping[str, Any]) -> None:
         """Write a record and tell it."""
@@ -52,12 +59,6 @@ class Log(_Noting):
     clock: float = 0.0
     before: float = 0.0
     rate: float = 0.0  # images a second of the last line
-    last: int = -1  # step of the last line
-
-    def __call__(self, state: State, *, ends: bool, interrupted: bool) -> None:
-        """Write a line where it is due, one of a step."""
-        if self.last != state.step:
-            super().__call__(state, ends=ends, interrupted=interrupted)
 
     def begin(self, state: State) -> None:
         """Start the clock; what an earlier run counted is not of its time."""
@@ -66,7 +67,6 @@ class Log(_Noting):
 
     def do(self, state: State) -> None:
         """Write a line."""
-        self.last = state.step
         self.plan.guard.read_verdict()
         loss, correct, images = self.plan.group.all_reduce_sum(state.tally).tolist()
         state.tally.zero_()

@@ -150,9 +150,9 @@ def _train(task: Task, group: Group, report: _Watched, probe: Probe | None) -> O
 
 
 def measure_last(ready: Ready) -> None:
-    """Measure what a run keeps that a callback ended on seeing its log, which is written after a step's evaluation."""
+    """Measure what a run keeps that a callback ended between two evaluations."""
     for chore in ready.chores:
-        if isinstance(chore, Evaluation) and ready.state.step % chore.every:
+        if isinstance(chore, Evaluation):
             chore(ready.state, ends=True, interrupted=False)
 
 

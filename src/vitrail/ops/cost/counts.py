@@ -283,10 +283,13 @@ def _vit(config: ViTConfig, step: Step) -> Iterator[Stretch]:
     formed = isinstance(config.positions, kinds.RelativePositions) or dropped or learned
     matrix = min(pairs, CHUNK) * item if formed else 0
     whole = formed and pairs <= CHUNK
+    # A CPU mixes values in single precision (ops/attention_kernels.py), beside which the mixed ones are kept in half.
+    widens = item < FULL and step.device == "cpu" and step.kind == "train"
+    widened = 4 * FULL + item if widens else 4 * item
     kept = (
         2 * line * FULL  # what the norms read
         + (0 if recomputes else 2 * line * item)  # what they write
-        + 4 * token * mixed * item  # query, key and value; the mixed values
+        + widened * token * mixed  # query, key and value; the mixed values
         + (2 * token * mixed * item if config.qk_norm and not recomputes else 0)  # queries and keys before their norms
         + (2 * token * mixed * item if turned and not recomputes else 0)  # and before they are turned
         + (token * mixed * item if config.inner_norm == "both" else 0)
@@ -300,7 +303,7 @@ def _vit(config: ViTConfig, step: Step) -> Iterator[Stretch]:
     hidden = token * expanded(config) * item + token * wide * item
     alive = line * ((4 if config.norm == "pre" else 3) * FULL + item) + hidden
     spare = 4 if turned or config.qk_norm else 0  # queries and keys before and after
-    heads = line * (3 * FULL + item) + (4 + spare) * token * mixed * item + 4 * (0 if dropped else matrix)
+    heads = line * (3 * FULL + item) + (widened + spare * item) * token * mixed + 4 * (0 if dropped else matrix)
     branch = 0 if item == FULL else item
     # Of the matrix and its gradients; a GPU's kernel gives the gradient of biases for every image before it adds them.
     last = (2 if learned else 3) * matrix + (pairs * item if biases and step.device == "cuda" else 0)
