@@ -136,6 +136,7 @@ def test_commands_are_there_with_their_options() -> None:
             assert words[words.index("--recipe") + 1] in recipe_names(), line
 
 
+@pytest.mark.slow
 def test_its_program_runs_from_top_to_bottom_and_its_shapes_are_true(tmp_path: Path) -> None:
     blocks = BLOCK.findall(TEXT)
     checked = sum(len(SHAPE.findall(block)) for block in blocks)

@@ -156,6 +156,7 @@ def test_the_demo_tells_the_story_of_the_shapes(capsys: pytest.CaptureFixture[st
     assert max(map(len, shown.splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_the_demo_speaks_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--shapes", "--json"]) == 0
     example, paper = json.loads(capsys.readouterr().out)

@@ -97,6 +97,7 @@ def test_ctrl_c_between_two_runs_says_that_the_same_command_resumes(
     assert "The same command resumes: " in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_with_130_and_the_same_command_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

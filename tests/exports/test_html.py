@@ -165,6 +165,7 @@ def test_the_page_answers_and_looks_as_the_model_does(visit: Visit, kind: str) -
         assert answer["patch"] == pytest.approx(own.tolist(), abs=0.5 / 255 * float(own.max()) + near)
 
 
+@pytest.mark.slow
 @in_browser
 @pytest.mark.parametrize(("precision", "loss"), [("float16", None), ("int8", 100), ("int8", 1)])
 def test_fewer_bits_are_the_rounded_weights_and_nothing_else(visit: Visit, precision: str, loss: float | None) -> None:
@@ -192,6 +193,7 @@ def test_fewer_bits_are_the_rounded_weights_and_nothing_else(visit: Visit, preci
     assert float((whole - expected).abs().max()) > 2e-5
 
 
+@pytest.mark.slow
 @in_browser
 def test_a_browser_without_a_decoder_for_smaller_pictures_comes_near(visit: Visit) -> None:
     model = MODELS["token"]()
@@ -200,6 +202,7 @@ def test_a_browser_without_a_decoder_for_smaller_pictures_comes_near(visit: Visi
     assert ask(page, "large.jpg")["shares"] == pytest.approx(shares.tolist(), abs=0.01)
 
 
+@pytest.mark.slow
 @in_browser
 def test_where_maps_would_take_too_much_a_patchs_own_is_left_out(visit: Visit) -> None:
     page = visit(MODELS["token"](), change=lambda text: text.replace("ROOM = 8_000_000", "ROOM = 1_349"))
@@ -219,6 +222,7 @@ def on_a_card(text: str) -> str:
     )
 
 
+@pytest.mark.slow
 @in_browser
 @pytest.mark.parametrize("kind", ["token", "mean"])
 def test_a_graphics_card_gives_the_same_and_plain_javascript_takes_over_where_it_fails(visit: Visit, kind: str) -> None:
@@ -235,6 +239,7 @@ def test_a_graphics_card_gives_the_same_and_plain_javascript_takes_over_where_it
     assert page.evaluate("() => multiplyElsewhere === null")
 
 
+@pytest.mark.slow
 @in_browser
 @pytest.mark.parametrize("flaw", ["sum -= partOfA", "sum += 1.0001 * partOfA"])
 def test_a_card_that_gives_other_numbers_is_not_taken(visit: Visit, flaw: str) -> None:
@@ -243,6 +248,7 @@ def test_a_card_that_gives_other_numbers_is_not_taken(visit: Visit, flaw: str) -
     assert page.evaluate("() => multiplyElsewhere === null")
 
 
+@pytest.mark.slow
 @in_browser
 def test_files_are_chosen_and_photographed_and_shown_by_keyboard(visit: Visit) -> None:
     model = MODELS["token"]()
@@ -275,6 +281,7 @@ def test_files_are_chosen_and_photographed_and_shown_by_keyboard(visit: Visit) -
     assert page.locator("#thumbnails li").count() == 2
 
 
+@pytest.mark.slow
 @in_browser
 def test_what_is_no_image_is_said_and_the_page_goes_on(visit: Visit) -> None:
     page = visit(MODELS["token"]())
@@ -285,6 +292,7 @@ def test_what_is_no_image_is_said_and_the_page_goes_on(visit: Visit) -> None:
     ask(page, "small.png")
 
 
+@pytest.mark.slow
 @in_browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_overflows_on_a_phone_and_all_text_has_contrast(visit: Visit, scheme: str) -> None:

@@ -101,6 +101,7 @@ def test_a_click_on_a_patch_changes_the_picture_and_the_words(visit: Visit) -> N
     page.wait_for_function("() => location.hash === '#image=0&layer=1&head=2&show=patch&patch=8'")
 
 
+@pytest.mark.slow
 @in_browser
 def test_every_number_is_the_peak_times_the_byte(visit: Visit) -> None:
     page = visit(document(), "#layer=2&head=3&patch=7")
@@ -128,6 +129,7 @@ def test_every_number_is_the_peak_times_the_byte(visit: Visit) -> None:
     )
 
 
+@pytest.mark.slow
 @in_browser
 def test_the_picture_is_the_color_map_over_the_image(visit: Visit) -> None:
     page = visit(document(), "#show=rollout")
@@ -137,6 +139,7 @@ def test_the_picture_is_the_color_map_over_the_image(visit: Visit) -> None:
     assert color_at(page, darkest) == pytest.approx((0, 128, 128), abs=2)  # the image itself: teal
 
 
+@pytest.mark.slow
 @in_browser
 def test_layer_head_opacity_smoothing_and_choice_each_change_the_picture(visit: Visit) -> None:
     page = visit(document())
@@ -157,6 +160,7 @@ def test_layer_head_opacity_smoothing_and_choice_each_change_the_picture(visit: 
     assert readout(page) == "The image alone."
 
 
+@pytest.mark.slow
 @in_browser
 def test_keys_move_the_patch_and_stop_at_the_edges(visit: Visit) -> None:
     page = visit(document(), "#patch=6")
@@ -169,6 +173,7 @@ def test_keys_move_the_patch_and_stop_at_the_edges(visit: Visit) -> None:
         assert f"patch {place(patch)} gives" in readout(page)
 
 
+@pytest.mark.slow
 @in_browser
 def test_tab_reaches_every_control(visit: Visit) -> None:
     page = visit(document())
@@ -180,6 +185,7 @@ def test_tab_reaches_every_control(visit: Visit) -> None:
     assert page.evaluate("() => document.querySelectorAll('#mistakes a').length") == 1
 
 
+@pytest.mark.slow
 @in_browser
 def test_the_list_of_images_is_walked_by_keys_and_says_right_or_wrong_in_words(visit: Visit) -> None:
     page = visit(document())
@@ -205,6 +211,7 @@ def test_links_open_an_image_and_a_view(visit: Visit) -> None:
     assert visit(document(), "#show=__proto__&layer=0&patch=-1").inner_text("#layer-said") == "2 of 2"
 
 
+@pytest.mark.slow
 @in_browser
 def test_a_mistake_says_class_answer_and_confidence(visit: Visit) -> None:
     page = visit(document())
@@ -213,6 +220,7 @@ def test_a_mistake_says_class_answer_and_confidence(visit: Visit) -> None:
     assert not calm.is_visible("#mistakes")
 
 
+@pytest.mark.slow
 @in_browser
 @pytest.mark.parametrize("width", [400, 1280])
 def test_nothing_overflows_to_the_side(visit: Visit, width: int) -> None:
@@ -221,6 +229,7 @@ def test_nothing_overflows_to_the_side(visit: Visit, width: int) -> None:
     assert page.evaluate("() => document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.slow
 @in_browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("chosen", ["system", "light", "dark"])
@@ -237,6 +246,7 @@ def test_all_text_has_contrast_and_figures_follow_the_colors(visit: Visit, schem
     assert page.get_attribute("#figures img", "src") == given["figures"][0]["dark" if dark else "src"]
 
 
+@pytest.mark.slow
 @in_browser
 def test_a_hostile_name_is_text(visit: Visit) -> None:
     top = [{"name": HOSTILE, "probability": 0.5}]
@@ -261,6 +271,7 @@ def test_signs_that_hide_or_turn_others_are_shown_as_their_numbers() -> None:
     assert draw_sheet([SheetRow(UNSEEN, [np.zeros((4, 4, 3), np.uint8)], [UNSEEN])]).startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 @in_browser
 def test_a_name_cannot_turn_what_stands_beside_it(visit: Visit) -> None:
     top = [{"name": UNSEEN, "probability": 0.5}]
@@ -269,6 +280,7 @@ def test_a_name_cannot_turn_what_stands_beside_it(visit: Visit) -> None:
         assert page.inner_text(shown).startswith(SEEN)
 
 
+@pytest.mark.slow
 @in_browser
 def test_a_document_without_images_shows_the_figures_alone(visit: Visit) -> None:
     page = visit(document(images=[]))
@@ -278,6 +290,7 @@ def test_a_document_without_images_shows_the_figures_alone(visit: Visit) -> None
     assert not page.is_visible("#mistakes")
 
 
+@pytest.mark.slow
 @in_browser
 @pytest.mark.parametrize("none", [None, attention(maps=None, peaks=None, pooled=None, pooled_peaks=None, rollout=None)])
 def test_images_without_attention_show_the_answers_alone(visit: Visit, none: dict[str, Any] | None) -> None:
@@ -289,6 +302,7 @@ def test_images_without_attention_show_the_answers_alone(visit: Visit, none: dic
     assert "no attention maps" in readout(page)
 
 
+@pytest.mark.slow
 @in_browser
 def test_a_page_with_the_mean_of_heads_only_says_so(visit: Visit) -> None:
     mean = attention(heads=1, all_heads=False, maps=packed(MAPS[:, 0]), peaks=packed(PEAKS[:, 0]), class_token=False)
@@ -320,6 +334,7 @@ def measured() -> dict[str, Any]:
     return given | {"headline": headline, "figures": [figure, *given["figures"]], "tables": [*first, *given["tables"]]}
 
 
+@pytest.mark.slow
 @in_browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_an_evaluation_says_accuracy_first_and_large(visit: Visit, scheme: str) -> None:
@@ -342,6 +357,7 @@ def test_an_evaluation_says_accuracy_first_and_large(visit: Visit, scheme: str) 
     )
 
 
+@pytest.mark.slow
 @in_browser
 def test_a_table_is_sorted_by_its_heads(visit: Visit) -> None:
     page = visit(measured())

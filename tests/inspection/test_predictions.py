@@ -178,6 +178,7 @@ def test_a_run_is_opened_with_what_predicts_and_so_is_its_checkpoint(
     assert "What it predicts without labels" in (out / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_model_of_labels_predicts_nothing_and_a_file_that_does_not_fit_is_refused(
     run_of: Callable[[str], Path], tmp_path: Path
 ) -> None:

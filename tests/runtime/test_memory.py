@@ -26,6 +26,7 @@ def measure() -> tuple[int, int]:
     return int(shown[0]), int(shown[1])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc is asked")
 def test_pages_are_not_asked_for_again() -> None:
     kept, few = measure()

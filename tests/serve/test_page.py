@@ -127,6 +127,7 @@ def test_an_upload_shows_what_predict_says_and_where_the_model_looked(visit: Vis
     assert readout(page).startswith("Rollout through all layers: row ")
 
 
+@pytest.mark.slow
 @in_browser
 def test_layer_head_patch_and_choice_change_the_overlay(visit: Visit) -> None:
     page = visit()
@@ -148,6 +149,7 @@ def test_layer_head_patch_and_choice_change_the_overlay(visit: Visit) -> None:
     assert seen[-2][1].startswith("Layer 2, head 3: patch row 1, column 2 gives ")
 
 
+@pytest.mark.slow
 @in_browser
 def test_a_pasted_image_and_a_dropped_one_are_answered_and_kept(visit: Visit) -> None:
     page = visit(permissions=["clipboard-read", "clipboard-write"])
@@ -178,6 +180,7 @@ def test_a_pasted_image_and_a_dropped_one_are_answered_and_kept(visit: Visit) ->
     assert page.inner_text("#problem").startswith("What was pasted is no image.")
 
 
+@pytest.mark.slow
 @in_browser
 def test_keys_alone_lead_from_the_start_to_the_overlay(visit: Visit) -> None:
     page = visit()
@@ -210,6 +213,7 @@ def test_keys_alone_lead_from_the_start_to_the_overlay(visit: Visit) -> None:
     assert readout(page).startswith("Layer 1, head 1")
 
 
+@pytest.mark.slow
 @in_browser
 def test_nothing_overflows_on_a_phone(visit: Visit) -> None:
     page = visit(width=PHONE, has_touch=True, is_mobile=True)
@@ -225,6 +229,7 @@ def test_nothing_overflows_on_a_phone(visit: Visit) -> None:
     assert page.evaluate(width) <= PHONE
 
 
+@pytest.mark.slow
 @in_browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_all_text_has_contrast_in_light_and_dark(visit: Visit, scheme: str) -> None:
@@ -243,6 +248,7 @@ def test_all_text_has_contrast_in_light_and_dark(visit: Visit, scheme: str) -> N
         assert [(text, ratio) for text, ratio in contrasts if ratio < 4.5] == []
 
 
+@pytest.mark.slow
 @in_browser
 def test_a_token_is_asked_for_once_and_kept_by_the_tab(visit: Visit) -> None:
     def guarded(route: Route) -> None:
@@ -268,6 +274,7 @@ def test_a_token_is_asked_for_once_and_kept_by_the_tab(visit: Visit) -> None:
     assert not page.is_visible("#token")
 
 
+@pytest.mark.slow
 @in_browser
 def test_what_is_refused_is_said_in_a_sentence_and_can_be_tried_again(visit: Visit) -> None:
     page = visit()
@@ -285,6 +292,7 @@ def test_what_is_refused_is_said_in_a_sentence_and_can_be_tried_again(visit: Vis
     assert not page.is_visible("#problem")
 
 
+@pytest.mark.slow
 @in_browser
 def test_a_server_that_is_gone_is_said(visit: Visit) -> None:
     page = visit(routes={"**/v1/models": lambda route: route.fulfill(**refusal(429, "starting"))})
@@ -297,6 +305,7 @@ def test_a_server_that_is_gone_is_said(visit: Visit) -> None:
     expect(page.locator("#problem")).to_have_text(re.compile("^The server did not answer: it may have stopped"))
 
 
+@pytest.mark.slow
 @in_browser
 def test_a_choice_of_models_asks_again_and_one_without_attention_shows_the_file(visit: Visit) -> None:
     def listed(route: Route) -> None:
@@ -328,6 +337,7 @@ def test_a_choice_of_models_asks_again_and_one_without_attention_shows_the_file(
     assert "model=it%27s+a+%3Cb%3EResNet%3C%2Fb%3E&top=5'" in page.inner_text("#curl")
 
 
+@pytest.mark.slow
 @in_browser
 def test_the_camera_takes_a_photograph_and_its_refusal_is_said(visit: Visit) -> None:
     page = visit(permissions=["camera"])
@@ -350,6 +360,7 @@ def test_the_camera_takes_a_photograph_and_its_refusal_is_said(visit: Visit) -> 
     assert not refused.is_visible("#camera")
 
 
+@pytest.mark.slow
 @in_browser
 def test_the_command_is_copied_and_names_this_server(visit: Visit, origin: str) -> None:
     page = visit(permissions=["clipboard-read", "clipboard-write"])
@@ -361,6 +372,7 @@ def test_the_command_is_copied_and_names_this_server(visit: Visit, origin: str) 
     assert "--data-binary @photo.jpg" in copied
 
 
+@pytest.mark.slow
 @in_browser
 def test_the_api_page_lists_every_endpoint_without_another_host(visit: Visit, origin: str) -> None:
     page = visit("/docs")

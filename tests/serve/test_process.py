@@ -25,6 +25,7 @@ def small(folder: Path) -> str:
     return str(folder / "tiny")
 
 
+@pytest.mark.slow
 def test_sigterm_loses_nothing_and_a_slow_client_is_cut_off(tmp_path: Path) -> None:
     checkpoint, data = small(tmp_path), picture(0)
     wanted = vitrail.predict(checkpoint, data)[0].probability

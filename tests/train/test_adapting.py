@@ -74,7 +74,9 @@ def test_of_a_bit_the_last_stages_are_trained_with_what_comes_after() -> None:
     assert {"root.weight", "stages.0.0.norm1.weight"} <= rest
 
 
-@pytest.mark.parametrize("adapt", WAYS)
+@pytest.mark.parametrize(
+    "adapt", ["head", *(pytest.param(way, marks=pytest.mark.slow) for way in WAYS if way != "head")]
+)
 @pytest.mark.parametrize("ema", [None, pytest.param("ema", marks=pytest.mark.slow)])
 def test_what_is_trained_moves_and_all_else_keeps_its_bits(adapt: str, ema: str | None) -> None:
     model = small()
@@ -191,7 +193,7 @@ def test_an_objective_without_labels_trains_everything() -> None:
         vitrail.pretrain(pictures(), model=small(), objective="masked-patch", adapt="norms", quiet=True, steps=1)
 
 
-@pytest.mark.parametrize("adapt", ["lora", "norms", "last-1"])
+@pytest.mark.parametrize("adapt", ["lora", *(pytest.param(way, marks=pytest.mark.slow) for way in ("norms", "last-1"))])
 def test_such_a_run_that_is_killed_ends_with_the_same_bits(
     adapt: str, runs: Runs, images: Path, whole: Path, tmp_path: Path
 ) -> None:

@@ -65,7 +65,8 @@ def test_two_processes_equal_one(parallel: str, runs: Runs, images: Path, alone:
     assert max(line.get("left_out", 0) for line in log(tmp_path / "run") if line["kind"] == "train") == 2
 
 
-@pytest.mark.parametrize("parallel", [pytest.param("ddp", marks=pytest.mark.slow), "fsdp"])
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_two_processes_equal_one_with_a_margin_and_without_some_classes(
     parallel: str, runs: Runs, images: Path, tmp_path: Path
 ) -> None:

@@ -61,6 +61,7 @@ def test_micro_batches_and_filling_up_change_nothing(tmp_path: Path) -> None:
     assert_close(results[2], results[0], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_margin_learns_eight_images_by_heart(tmp_path: Path) -> None:
     source = images_of(8)
     schedule = Schedule(curve="cosine", warmup_steps=5)

@@ -218,6 +218,7 @@ RUN = ["--model", "ViT-Ti/7", "--batch", "32", "--workers", "0", "--device", "cp
 RUN += [word for field in ("depth=2", "width=24", "heads=3", "mlp_width=48") for word in ("--set", f"model.{field}")]
 
 
+@pytest.mark.slow
 def test_a_run_learns_hands_over_and_is_the_same_after_a_stop(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -130,6 +130,7 @@ SMALL = [word for name, value in SHAPE.items() for word in ("--set", f"model.{na
 PIXELS = ["--objective", "next-pixel", "--set", "colours=8"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
 def test_two_processes_have_one_palette_and_learn_as_one_does(parallel: str, runs: Runs, tmp_path: Path) -> None:
     command = ["pretrain", "sample", *PIXELS, "--set", "image_size=8", *RUN, *SMALL, "--set", "micro_batch=5"]

@@ -137,6 +137,7 @@ def test_images_that_turn_out_to_be_bad_do_not_end_the_run(
     assert result(tmp_path / "run") == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
 def test_two_processes_probe_the_weights_that_they_save(
     parallel: str, runs: Runs, images: Path, tmp_path: Path

@@ -68,8 +68,8 @@ def test_a_task_is_learned_and_its_outputs_mean_what_the_card_says(task: str, me
     ("task", "fields"),
     [
         ("multilabel", {"mixup": 0.2, "focal": 1.0}),
-        ("regression", {"loss": "huber"}),
-        ("ordinal", {"sampling": "balanced"}),
+        pytest.param("regression", {"loss": "huber"}, marks=pytest.mark.slow),
+        pytest.param("ordinal", {"sampling": "balanced"}, marks=pytest.mark.slow),
     ],
 )
 def test_a_run_of_a_task_resumes_to_the_bit_with_any_number_of_workers(

@@ -177,7 +177,8 @@ def test_windows_overlap_and_two_boxes_of_one_object_become_one() -> None:
     assert without_doubles(found, same=0.5, inside=0.8).tolist() == [1, 3, 4]
 
 
-@pytest.mark.parametrize("task", ["segment", pytest.param("detect", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["segment", "detect"])
 def test_an_exported_file_says_what_the_model_says(task: str, untyped: None, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     model, source = model_of(task), scenes(task)
