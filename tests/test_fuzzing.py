@@ -57,6 +57,7 @@ def test_what_is_wrong_is_seen(
     assert (found == {}) if said is None else all(said in words for words in found.values()) and len(found) == 2
 
 
+@pytest.mark.slow
 def test_a_case_that_hangs_ends_alone(samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def hang(case: fuzzing.Case, model: object) -> None:
         if case.number == 2:

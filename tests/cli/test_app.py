@@ -147,6 +147,7 @@ def test_commands_print_through_one_function() -> None:
     assert not [name for name, text in sources.items() if re.search(r"\bprint\(", text.replace(").print(", ""))]
 
 
+@pytest.mark.slow
 def test_the_demo_tells_the_story_of_the_shapes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--shapes"]) == 0
     shown = capsys.readouterr().out

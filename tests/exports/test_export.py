@@ -100,6 +100,7 @@ def test_a_file_that_was_cut_short_is_refused(exported: Path, tmp_path: Path) ->
         vitrail.predict(short, np.zeros((12, 20, 3), np.uint8))
 
 
+@pytest.mark.slow
 def test_the_reason_is_given_where_openvino_cannot_read_its_weights(untyped: None, tmp_path: Path) -> None:
     pytest.importorskip("openvino")
     vitrail.export(small(), to="openvino", out=tmp_path / "small.xml", fixed_size=True)

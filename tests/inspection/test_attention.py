@@ -139,6 +139,7 @@ def test_a_model_in_half_precision_is_looked_at_as_it_is() -> None:
     torch.testing.assert_close(inspection.rollout(half, images), inspection.rollout(exact, images), atol=0.01, rtol=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("untyped")
 def test_a_compiled_model_gives_the_same() -> None:
     model = vit("vit", torch.float32)

@@ -138,6 +138,7 @@ def test_sgd_with_momentum_and_clipping_is_the_references_at_every_step() -> Non
     assert clips == {True, False}
 
 
+@pytest.mark.slow
 def test_bits_staircase_drives_sgd_as_the_hyperrule_does() -> None:
     model = family("bit", torch.float64)
     supports = (4, 10, 17, 25, STEPS)

@@ -273,6 +273,7 @@ def test_the_last_evaluations_take_what_starting_and_images_do(took: float, each
     assert tempo._at_the_end(16 * each) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_follows_what_was_planned_to_the_bit(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

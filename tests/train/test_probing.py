@@ -85,6 +85,7 @@ def test_a_probe_changes_nothing_that_attention_drops_whatever_it_draws(tmp_path
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_its_numbers_are_those_that_fewshot_gives_of_the_checkpoint(
     probed: Path, images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
