@@ -13,6 +13,7 @@ from vitrail.models.objectives import decoder_config, outputs_of
 from vitrail.ops.cost.counts import FULL, MOMENTS, Optimizer, Step, parameters
 from vitrail.ops.cost.fit import SHARE, equal_parts, largest
 from vitrail.ops.cost.ranks import Ranks
+from vitrail.runtime.compiled import compiles
 from vitrail.runtime.machine import free_memory
 
 OPTIMIZERS: dict[Optimizer, type] = {"muon": Muon, "adam": Adam, "sgd": SGD}  # Muon is an Adam with more
@@ -51,7 +52,7 @@ def step_of(config: ModelConfig, training: Training, batch: int, device: str, pr
         precision="bfloat16" if precision == "bfloat16" else "float32",
         optimizer=next(word for word, kind in OPTIMIZERS.items() if isinstance(training.optimizer, kind)),
         device="cuda" if device == "cuda" else "cpu",
-        compiled=device == "cuda" and training.compile != "off",
+        compiled=device == "cuda" and compiles(training, torch.device(device)),
         class_token_alone=plain and isinstance(training.objective, Labels),
     )
 
