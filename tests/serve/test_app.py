@@ -275,16 +275,11 @@ def test_a_changed_checkpoint_is_taken_up_and_a_broken_one_refused(tmp_path: Pat
         assert opened.get("/v1/models").json()["data"][0]["refused"]
 
 
-def test_memory_is_given_back_when_it_has_grown_and_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_given_back_when_it_has_grown_and_nothing_is_done() -> None:
     # idle and grown a little; busy; idle and grown, then what is left; idle and grown a little; and the end
     idle, resident, given = iter([True, False, True, True]), iter([100, 101, 150, 120, 122]), []
-    made = create_app({"bare": vitrail.create("ViT-Ti/16", image_size=32, classes=3, depth=1)}).state.desk
-    monkeypatch.setattr(desk, "TIDYING", 0.0)
-    monkeypatch.setattr(desk, "resident_memory", lambda: next(resident))
-    monkeypatch.setattr(desk, "give_memory_back", lambda: given.append(True))
-    monkeypatch.setattr(made.engine, "is_idle", lambda: next(idle))
     with pytest.raises(RuntimeError, match="StopIteration"):
-        asyncio.run(made._tidy())
+        asyncio.run(desk.tidy(lambda: next(idle), lambda: next(resident), lambda: given.append(True), every=0.0))
     assert given == [True]
     assert next(resident, None) is None
 

@@ -34,6 +34,21 @@ SMALL = 64 << 10  # bytes of a body that is taken apart in the event loop
 PREFER = re.compile(r"(?:^|,)\s*wait=(\d{1,5}(?:\.\d{1,3})?)\s*(?:$|[,;])")
 
 
+async def tidy(
+    is_idle: Callable[[], bool],
+    resident: Callable[[], int] = resident_memory,
+    give_back: Callable[[], object] = give_memory_back,
+    every: float = TIDYING,
+) -> None:
+    """Give back what large images left, whenever nothing is done: the C library keeps it for its threads."""
+    usual = resident()
+    while usual:
+        await asyncio.sleep(every)
+        if is_idle() and resident() > GROWN * usual:
+            await asyncio.to_thread(give_back)
+            usual = resident()
+
+
 class Desk:
     """What the endpoints share: models, engine, limits."""
 
@@ -72,7 +87,7 @@ class Desk:
             self.failure = error  # whoever runs the server says why
             raise
         self.engine.start(asyncio.get_running_loop())
-        watching = [asyncio.create_task(self._watch()), asyncio.create_task(self._tidy())]
+        watching = [asyncio.create_task(self._watch()), asyncio.create_task(tidy(self.engine.is_idle))]
         self.state.loaded = True
         self.on_ready()
         try:
@@ -88,15 +103,6 @@ class Desk:
         while self.options.watch:
             await asyncio.sleep(self.options.watch)
             await asyncio.to_thread(self.shelf.look, self._forget)
-
-    async def _tidy(self) -> None:
-        """Give back what large images left, whenever nothing is done: the C library keeps it for its threads."""
-        usual = resident_memory()
-        while usual:
-            await asyncio.sleep(TIDYING)
-            if self.engine.is_idle() and resident_memory() > GROWN * usual:
-                await asyncio.to_thread(give_memory_back)
-                usual = resident_memory()
 
     def _forget(self, old: Served) -> None:
         for task in (Represent(old), Look(old), Find(old)):
