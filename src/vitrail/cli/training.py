@@ -66,7 +66,7 @@ Seed = Annotated[int | None, option("Of order, augmentation, dropout and fresh w
 DemoSeed = Annotated[int, option("Seed of everything random.")]
 Seeds = Annotated[str, option("Seeds; each trains a run of its own.", metavar="SEED,...")]
 Precision = Annotated[str | None, option("float32 or bfloat16.", default="bfloat16 on a GPU")]
-Compile = Annotated[str | None, option("on or off.", default="on with a GPU")]
+Compile = Annotated[str | None, option("on, off, or graphs: for small models on one GPU.", default="on with a GPU")]
 Settings = Annotated[
     list[str] | None,
     option("Such as learning_rate=3e-4, image_size=384, mixup=0.2, model.depth=6.", "--set", metavar="FIELD=VALUE"),

@@ -230,7 +230,7 @@ VALUES: dict[str, dict[str, object]] = {
     },
     "ema": {"true": "ema", "average": "ema", "false": None},
     "randaugment": {"true": "randaugment", "false": None},
-    "compile": {"true": "on", "false": "off", "inductor": "on"},
+    "compile": {"true": "on", "false": "off", "inductor": "on", "reduce-overhead": "graphs"},
     "flip": {"0.5": True, "0": False, "0.0": False},
     "curve": {
         **dict.fromkeys(("multistep", "step", "steplr", "multisteplr"), "staircase"),

@@ -16,7 +16,7 @@ OPTIONS = {"loop_ordering_after_fusion": False}
 
 def compiles(training: Training, device: torch.device) -> bool:
     """Tell whether the model is compiled."""
-    return training.compile == "on" or (training.compile == "auto" and device.type == "cuda")
+    return training.compile in ("on", "graphs") or (training.compile == "auto" and device.type == "cuda")
 
 
 def backend_for(config: ModelConfig, device: torch.device) -> str | Callable[..., Any]:

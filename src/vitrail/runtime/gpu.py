@@ -12,6 +12,7 @@ from vitrail.models import Model, ViT
 from vitrail.models.encoder import Mlp
 from vitrail.ops.fused import float8_product, float8_scale, fused_gelu_product, to_float8
 from vitrail.runtime.folded import convert, fold_filters
+from vitrail.runtime.graphs import Replay, capture
 from vitrail.runtime.rebuilt import FastModules, FastPath, Forward, Outputs, rebuild
 from vitrail.runtime.scales import Scales, find_scales
 
@@ -19,7 +20,6 @@ FLOAT8_CAPABILITY = (8, 9)  # of a GPU whose matrix units have the format
 USUAL_BATCH = 256
 WARM = 3  # passes before a graph is captured, as torch asks for
 SIZES = 64  # of batches and images that one model is compiled for
-Replay = Callable[[], object]  # computes the outputs again, in their place, of what is in the input's place
 
 
 class FusedMlp(nn.Module):
@@ -148,10 +148,8 @@ def capture_graph(forward: Forward, held: Tensor) -> tuple[Replay, Outputs]:
         for _ in range(WARM):
             forward(held)
     torch.cuda.current_stream(held.device).wait_stream(aside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.inference_mode(), torch.cuda.graph(graph):
-        outputs = forward(held)
-    return graph.replay, outputs
+    with torch.inference_mode():
+        return capture(lambda: forward(held))
 
 
 GPU = FastPath(

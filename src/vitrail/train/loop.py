@@ -25,6 +25,7 @@ from vitrail.train.dense import DensePrediction
 from vitrail.train.guard import Guard
 from vitrail.train.objective import BuiltObjective
 from vitrail.train.state import State, clip, gradients, set_rate
+from vitrail.train.step_graphs import Given, StepGraphs, launch
 
 NAMED, RANKS = 8, 4  # samples of a step that diverged, and ranks whose samples are named
 ROWS = ("images", "labels", "samples", "targets", "masks", "objects")  # of a batch, one for each image
@@ -74,6 +75,7 @@ class Plan:
     stopped: Callable[[], bool] = lambda: False  # somebody asks to end here
     no_sync: Callable[[], AbstractContextManager[object]] = nullcontext  # gradients from the other ranks
     pad_to_micro_batch: bool = False  # as a compiled model is made for one size
+    graphs: StepGraphs | None = None  # where passes are launched as graphs
     planned: int = 0  # steps at first
     turn: Turn | None = None  # the last one
 
@@ -182,6 +184,8 @@ def accumulate(plan: Plan, state: State, batch: Batch, images: int, most: int) -
                     f"{plan.micro_batch} images at a time do not fit into the memory of {plan.group.device}. "
                     "Set micro_batch to fewer, model.checkpointing=true, or take a smaller model."
                 ) from error
+            if plan.graphs is not None:
+                plan.graphs.forget()
             state.tally.copy_(tally)
             state.optimizer.zero_grad(set_to_none=True)
             plan.micro_batch = -(-plan.micro_batch // 2)
@@ -194,17 +198,25 @@ def micro_step(plan: Plan, state: State, part: Batch, scale: float) -> Tensor:
     # One at least, as the other ranks may wait for this one's gradients; all, as a compiled model is made for one size.
     part = pad_batch(part, plan.micro_batch if plan.pad_to_micro_batch else 1)
     assert part.targets is not None
-    give_keys(state.model, upload(sample_keys(part, plan.config.seed), part.images.device))
-    inputs = plan.objective.inputs(part)
-    with plan.autocast(), attention_draws(plan, state, part):
-        outputs = plan.forward(*inputs)
-    losses, correct = plan.objective.compute_loss(outputs, part, inputs)
+    keys = upload(sample_keys(part, plan.config.seed), part.images.device)
+    given = Given(part, plan.objective.inputs(part), keys)
+    with attention_draws(plan, state, part):
+        loss, sums = (plan.graphs or launch)(partial(passes, plan, state, real, scale), given, (real, scale))
+    if real:
+        state.tally += sums
+    return loss
+
+
+def passes(plan: Plan, state: State, real: int, scale: float, given: Given) -> tuple[Tensor, Tensor]:
+    """Compute a part forward and backward; give its loss, and the sums of losses, correct answers and images."""
+    give_keys(state.model, given.keys)
+    with plan.autocast():
+        outputs = plan.forward(*given.inputs)
+    losses, correct = plan.objective.compute_loss(outputs, given.part, given.inputs)
     loss = losses[:real].sum() * scale  # what fills up has none
     loss.backward()
-    if real:
-        sums = [losses[:real].detach().sum(dtype=torch.float64), correct[:real].sum(dtype=torch.float64)]
-        state.tally += torch.stack([*sums, torch.full_like(sums[0], real)])
-    return loss.detach()
+    sums = [losses[:real].detach().sum(dtype=torch.float64), correct[:real].sum(dtype=torch.float64)]
+    return loss.detach(), torch.stack([*sums, torch.full_like(sums[0], real)])
 
 
 @contextmanager

@@ -53,6 +53,7 @@ from vitrail.train.objective import (
 )
 from vitrail.train.savings import describe_savings
 from vitrail.train.state import ModelEMA, State, build_optimizer
+from vitrail.train.step_graphs import StepGraphs, check_graphs
 from vitrail.train.task import Parts, Task, build_model
 from vitrail.train.tasks import TaskObjective, with_outputs
 
@@ -114,6 +115,8 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
     else:
         objective = OwnObjective(task.objective, model)
         objective.module.to(group.device)
+    if training.compile == "graphs":
+        check_graphs(training, objective, group)
     forward, hold = wrap(model, called(objective), training, group)
     optimizer = build_optimizer(objective.module, training.optimizer, training.layer_decay)
     state = State(
@@ -145,6 +148,7 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
         micro_batch=micro,
         no_sync=hold,
         pad_to_micro_batch=compiles(training, group.device),
+        graphs=StepGraphs(optimizer) if training.compile == "graphs" else None,
     )
 
     if isinstance(objective, DensePrediction):
