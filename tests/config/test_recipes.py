@@ -368,7 +368,7 @@ def test_a_setting_reaches_into_parts_of_parts(name: str, settings: list[str], e
         ("bit/hyperrule", ["milestones=5,3"], "milestones must be rising steps"),
         ("finetune/pets", ["rate=-1"], "rate must be positive; got -1"),
         ("finetune/pets", ["layer_decay=1.5"], "layer_decay must be at most 1; got 1.5"),
-        ("finetune/pets", ["compile=maybe"], "compile must be one of 'auto', 'on', 'off'; got 'maybe'"),
+        ("finetune/pets", ["compile=maybe"], "compile must be one of 'auto', 'on', 'off', 'graphs'; got 'maybe'"),
     ],
 )
 def test_a_wrong_setting_of_training_is_refused_with_what_would_do(
