@@ -3,7 +3,9 @@
 Every variant is a process of its own. All compile first, some at once; then they are measured in turns, one at a time,
 while the others hold still: images a second of the loop's own step, the most that tensors hold, and the norm of the
 gradients after some steps from the same weights on the same images, which tells a wrong kernel from a fast one. timm's
-step stands beside. Variants: what torch compiles by itself; its options; what is recomputed too; cuDNN's attention too.
+step stands beside. Variants: what torch compiles by itself (inductor); with our options (quick); what is recomputed too
+(lean); cuDNN's attention too (cudnn); of convolutions the fastest that cuDNN finds (tuned), images with their channels
+last (last), norms channel by channel (norms).
 """
 
 import argparse
@@ -17,7 +19,8 @@ from contextlib import ExitStack
 from typing import IO, Any, NamedTuple
 
 CASES = ("ViT-B/16=256", "ViT-L/16=256", "R50+ViT-B/16=128", "BiT-R50x1=128")
-VARIANTS = ("timm", "inductor", "quick", "lean", "lean cudnn")
+OF_TOKENS = ("timm", "inductor", "quick", "lean", "lean cudnn")
+OF_CONVOLUTIONS = ("timm", "inductor", "quick", "quick tuned", "quick tuned last", "quick tuned last norms")
 READY, ROUNDS = "ready", 5
 
 
@@ -37,6 +40,7 @@ def answer(case: str, name: str, device: str, seconds: float) -> None:
 
     from vitrail.ops import attention
     from vitrail.ops.attention_kernels import kernels_for
+    from vitrail.ops.fused import group_norm_by_channel
     from vitrail.runtime import compiled
     from vitrail.studies.bench.table import Shape, TrainStep
     from vitrail.studies.bench.timing import Clock, peak_of
@@ -60,6 +64,22 @@ def answer(case: str, name: str, device: str, seconds: float) -> None:
         import vitrail.runtime.class_token as last
 
         last.fused_attention = fused
+    if "tuned" in name:
+        torch.backends.cudnn.benchmark = True
+    if "norms" in name:
+
+        def normalize(norm: Any, features: Any) -> Any:
+            return group_norm_by_channel(features, norm.num_groups, norm.weight, norm.bias, norm.eps)
+
+        type.__setattr__(torch.nn.GroupNorm, "forward", normalize)
+    if "last" in name:
+        wrap = prepare.wrap
+
+        def wrapped(model: Any, module: Any, training: Any, group: Any) -> Any:
+            model.register_forward_pre_hook(lambda _, given: (given[0].to(memory_format=torch.channels_last),))
+            return wrap(model, module, training, group)
+
+        prepare.wrap = wrapped
     clip = loop.clip
 
     def watched(*given: Any) -> Any:
@@ -90,7 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--case", action="append", help="MODEL=BATCH")
-    parser.add_argument("--variants", default=",".join(VARIANTS))
+    parser.add_argument("--variants", help="names with commas between; the usual ones of a model where nothing is said")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each of five rounds")
     parser.add_argument("--jobs", type=int, default=5, help="processes that compile at once")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
@@ -109,18 +129,20 @@ def main() -> None:
             pass
         return Variant(asked[0], asked[1], process, said)
 
-    row = "{:<20}{:<14}{:>10}{:>20}{:>8}{:>9}{:>7}{:>12}\n"
+    row = "{:<20}{:<24}{:>10}{:>20}{:>8}{:>9}{:>7}{:>12}\n"
     sys.stdout.write(row.format("", "", "images/s", "lowest to highest", "times", "GiB", "times", "norm"))
     for case in given.case or CASES:
+        names = OF_CONVOLUTIONS if case.startswith(("R", "BiT")) else OF_TOKENS
+        names = given.variants.split(",") if given.variants else names
         with ThreadPoolExecutor(given.jobs) as pool:
-            variants = list(pool.map(begin, [(case, name) for name in given.variants.split(",")]))
+            variants = list(pool.map(begin, [(case, name) for name in names]))
         rounds = [[measured(variant) for variant in variants] for _ in range(ROUNDS)]
         for number, variant in enumerate(variants):
             found = [each for each in (turn[number] for turn in rounds) if each is not None]
             if len(found) < ROUNDS:
                 variant.said.seek(0)
                 reason = (variant.said.read().strip().splitlines() or ["it ended"])[-1]
-                sys.stdout.write(f"{case:<20}{variant.name:<14} failed: {reason}\n")
+                sys.stdout.write(f"{case:<20}{variant.name:<24} failed: {reason}\n")
                 continue
             values = [each["value"] for each in found]
             base = rounds[0][0]

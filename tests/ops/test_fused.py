@@ -11,6 +11,7 @@ from vitrail.ops.fused import (
     float8_scale,
     fused_gelu_product,
     gelu_product,
+    group_norm_by_channel,
     to_float8,
 )
 
@@ -21,6 +22,18 @@ def test_gelu_in_a_product_is_the_product_and_then_gelu() -> None:
     wanted = 0.5 * products * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (products + 0.044715 * products**3)))
     for found in (gelu_product(tokens, weight, bias), fused_gelu_product(tokens, weight, bias)):
         torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("far", [0.0, 1000.0])
+def test_a_norm_channel_by_channel_is_that_of_the_group_s_numbers(far: float) -> None:
+    features, weight, bias = far + 3 * torch.randn(2, 6, 5, 7), torch.randn(6), torch.randn(6)
+    found = group_norm_by_channel(features.to(memory_format=torch.channels_last), 2, weight, bias, 1e-3)
+    grouped = features.double().reshape(2, 2, -1)  # by the definition, all numbers of a group together
+    deviation = (grouped.var(dim=2, correction=0, keepdim=True) + 1e-3).sqrt()
+    wanted = ((grouped - grouped.mean(dim=2, keepdim=True)) / deviation).reshape(features.shape)
+    wanted = wanted * weight[:, None, None] + bias[:, None, None]
+    torch.testing.assert_close(found.double(), wanted, atol=1e-5 + 1e-6 * far, rtol=1e-5)
+    assert group_norm_by_channel(features.bfloat16(), 2, weight, bias, 1e-3).dtype == torch.bfloat16
 
 
 def test_eight_bits_hold_their_range_and_cut_what_is_beyond() -> None:

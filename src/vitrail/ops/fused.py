@@ -1,4 +1,4 @@
-"""Products with what follows or precedes them in one kernel, each beside the plain function that it replaces."""
+"""Functions that a GPU computes faster than the plain ones beside them: products with what is around them, norms."""
 
 import torch
 from jaxtyping import Float
@@ -33,6 +33,26 @@ def fused_gelu_product(
 ) -> Float[Tensor, "*B E"]:
     """`gelu_product`, its GELU computed before the product is written; no gradients. An opaque step to a compiler."""
     return _fused_gelu_product(tokens.flatten(0, -2), weight, bias).unflatten(0, tokens.shape[:-1])
+
+
+def group_norm_by_channel(
+    features: Float[Tensor, "B C H W"],
+    groups: int,
+    weight: Float[Tensor, " C"],
+    bias: Float[Tensor, " C"],
+    epsilon: float,
+) -> Float[Tensor, "B C H W"]:
+    """`F.group_norm`, from the mean and variance of every channel: where channels are last, all are read in a row.
+
+    A compiled `F.group_norm` reads the few channels of a group at every place, apart from those of the next.
+    """
+    variance, mean = torch.var_mean(features.float(), dim=(2, 3), correction=0)
+    means, variances = mean.unflatten(1, (groups, -1)), variance.unflatten(1, (groups, -1))
+    center = means.mean(dim=2, keepdim=True)
+    spread = variances.mean(dim=2, keepdim=True) + (means - center).square().mean(dim=2, keepdim=True)
+    scale = (spread + epsilon).rsqrt().expand_as(means).flatten(1) * weight
+    shift = bias - center.expand_as(means).flatten(1) * scale
+    return (features.float() * scale[:, :, None, None] + shift[:, :, None, None]).to(features.dtype)
 
 
 def to_float8(numbers: Float[Tensor, "*B D"], scale: Float[Tensor, ""]) -> Tensor:

@@ -1,10 +1,11 @@
-"""Filters that are standardized once and for all: what a convolution does with fixed weights."""
+"""A ResNet with fixed weights: filters that are standardized once and for all, norms that read channels in a row."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.models.resnet import PaddedConv, SameConv, convolve_same, standardize_by_variance
+from vitrail.ops.fused import group_norm_by_channel
 
 
 class FixedConv(nn.Module):
@@ -31,6 +32,26 @@ def fold_filters(model: nn.Module) -> None:
         for name, child in parent.named_children():
             if isinstance(child, SameConv | PaddedConv):
                 setattr(parent, name, FixedConv(child))
+
+
+class ChannelNorm(nn.Module):
+    """A GroupNorm, computed channel by channel."""
+
+    def __init__(self, norm: nn.GroupNorm) -> None:
+        super().__init__()
+        self.groups, self.epsilon, self.weight, self.bias = norm.num_groups, norm.eps, norm.weight, norm.bias
+
+    def forward(self, features: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+        """Normalize."""
+        return group_norm_by_channel(features, self.groups, self.weight, self.bias, self.epsilon)
+
+
+def replace_norms(model: nn.Module) -> None:
+    """Replace every GroupNorm by one that is computed channel by channel."""
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, nn.GroupNorm):
+                setattr(parent, name, ChannelNorm(child))
 
 
 def convert(model: nn.Module, dtype: torch.dtype, keep: type[nn.Module] | tuple[type[nn.Module], ...] = ()) -> None:
