@@ -1,5 +1,6 @@
 """Every source by its name or path, through a loader, to what a model reads."""
 
+import gc
 import io
 import json
 import tarfile
@@ -21,7 +22,7 @@ from vitrail.config import Preprocessing
 from vitrail.config.recipe import Augmentation, RandAugment
 from vitrail.data.decode import decode
 from vitrail.data.feed import Loader
-from vitrail.data.open import open_data, open_split
+from vitrail.data.open import many_names, open_data, open_split
 from vitrail.data.transforms.finish import BatchTransform
 from vitrail.data.transforms.resize import EvalTransform, TrainTransform
 from vitrail.errors import DataError
@@ -70,6 +71,21 @@ def test_folders_tables_tars_and_packed_arrays_are_recognized(folder: Path, tmp_
         open_data("sampel")
     with pytest.raises(DataError, match=r"which split is not said\. There are: "):
         open_split(folder)
+
+
+def test_names_are_read_without_a_look_for_cycles_which_goes_on_afterwards(folder: Path, tmp_path: Path) -> None:
+    with many_names():
+        assert not gc.isenabled()
+    open_data(folder)
+    with pytest.raises(DataError):
+        open_data(tmp_path / "nothing")
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        open_data(folder)
+        assert not gc.isenabled()  # as the caller had it
+    finally:
+        gc.enable()
 
 
 def test_training_takes_the_same_part_however_it_is_read(folder: Path) -> None:

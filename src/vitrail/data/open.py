@@ -1,7 +1,9 @@
 """From what a person names to sources of images: recognised by what is there."""
 
+import gc
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -49,6 +51,23 @@ def open_data(
         return sample_splits()
     if text == "synthetic":
         return {split: SyntheticSource(count, 64, seed=seed) for seed, (split, count) in enumerate(SYNTHETIC.items())}
+    with many_names():
+        return _open_text(text, allow_pipe=allow_pipe, unlabeled=unlabeled)
+
+
+@contextmanager
+def many_names() -> Iterator[None]:
+    """Let Python look for no cycles of objects: among a million names that takes as long as to read them."""
+    looked = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if looked:
+            gc.enable()
+
+
+def _open_text(text: str, *, allow_pipe: bool, unlabeled: bool) -> Mapping[str, Source]:
     if is_remote(text):
         return {"all": open_remote(text, unlabeled=unlabeled)}
     if text.startswith("pipe:") or ("{" in text and text.endswith(".tar")):
