@@ -1,9 +1,10 @@
 """What each lever of a compiled training step is worth on a GPU: `python benchmarks/levers.py [--case MODEL=BATCH]`.
 
-Every variant is a process of its own. All compile first, some at once; then they are measured in turns, one at a time,
-while the others hold still: images a second of the loop's own step, the most that tensors hold, and the norm of the
-gradients after some steps from the same weights on the same images, which tells a wrong kernel from a fast one. timm's
-step stands beside. Variants: what torch compiles by itself; its options; what is recomputed too; cuDNN's attention too.
+Every variant is a process of its own. All compile first, as many at once as fit into memory; then they are measured in
+turns, one at a time, while the others hold still: images a second of the loop's own step, the most that tensors hold,
+and the norm of the gradients after some steps from the same weights on the same images, which tells a wrong kernel from
+a fast one. timm's step stands beside. Variants: what torch compiles by itself; its options; what is recomputed too;
+cuDNN's attention too.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from typing import IO, Any, NamedTuple
 CASES = ("ViT-B/16=256", "ViT-L/16=256", "R50+ViT-B/16=128", "BiT-R50x1=128")
 VARIANTS = ("timm", "inductor", "quick", "lean", "lean cudnn")
 READY, ROUNDS = "ready", 5
+HELD = 20 << 30  # bytes of a GPU that the variants hold that are ready: weights, and what their updates remember
 
 
 class Variant(NamedTuple):
@@ -39,7 +41,7 @@ def answer(case: str, name: str, device: str, seconds: float) -> None:
     from vitrail.ops.attention_kernels import kernels_for
     from vitrail.runtime import compiled
     from vitrail.studies.bench.table import Shape, TrainStep
-    from vitrail.studies.bench.timing import Clock, peak_of
+    from vitrail.studies.bench.timing import Clock, peak_of, release
     from vitrail.studies.bench.training import own_step, peer_step
     from vitrail.train import loop, prepare
 
@@ -78,11 +80,26 @@ def answer(case: str, name: str, device: str, seconds: float) -> None:
         loop.clip = clip
         memory = peak_of(step, place, held).get("memory", 0)
         once = clock.times(step, shape.batch)
+        release(place)  # for the others, who compile
         sys.stdout.write(f"{READY}\n")
         sys.stdout.flush()
         for _ in sys.stdin:
             sys.stdout.write(json.dumps({**once(), "memory": memory, "norm": norms[-1]}) + "\n")
             sys.stdout.flush()
+
+
+def fitting(case: str, device: str) -> int:
+    """Say how many variants of a case may take their first steps at once."""
+    if device == "cpu":
+        return len(VARIANTS)
+    import torch
+
+    from vitrail.studies.bench.table import Shape, TrainStep
+    from vitrail.studies.bench.work import gpu_bytes
+
+    model, batch = case.split("=")
+    room = torch.cuda.mem_get_info()[0] - HELD
+    return max(int(room // gpu_bytes(TrainStep(shape=Shape(model=model, batch=int(batch))))), 1)
 
 
 def main() -> None:
@@ -112,7 +129,7 @@ def main() -> None:
     row = "{:<20}{:<14}{:>10}{:>20}{:>8}{:>9}{:>7}{:>12}\n"
     sys.stdout.write(row.format("", "", "images/s", "lowest to highest", "times", "GiB", "times", "norm"))
     for case in given.case or CASES:
-        with ThreadPoolExecutor(given.jobs) as pool:
+        with ThreadPoolExecutor(min(given.jobs, fitting(case, given.device))) as pool:
             variants = list(pool.map(begin, [(case, name) for name in given.variants.split(",")]))
         rounds = [[measured(variant) for variant in variants] for _ in range(ROUNDS)]
         for number, variant in enumerate(variants):
