@@ -14,10 +14,8 @@ is brought along: `pip install --no-deps --target carry/site segmentation-models
 """
 
 import argparse
-import importlib
 import importlib.util
 import json
-import os
 import shlex
 import statistics
 import subprocess
@@ -26,8 +24,12 @@ import tarfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+
+from vitrail.runtime.machine import usable_cores
+from vitrail.runtime.sharing import shared_gpu
 
 HEADS_TEST, HEADS_VAL = 5, 10  # one of so many images with a head box is for testing, of the rest for choosing
 # The model in the box, made fresh.
@@ -38,7 +40,7 @@ LONG = ("--set", f"crop_area={CROPS[0]},{CROPS[1]}")
 PETS = ("--set", "image_size=128", "--batch", "64", *LONG)
 HEADS = (*PETS, "--set", "head.queries=20")
 BCCD = ("--set", "image_size=288x384", "--batch", "16", *LONG)
-UNET = "segmentation_models_pytorch"
+UNET, UNET_SCRIPT = "segmentation_models_pytorch", str(Path(__file__).with_name("unet.py"))
 # Data, task, and what is said to `vitrail finetune`.
 CASES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "pets": ("pets", "segment", (*PETS, *DECAY)),
@@ -133,7 +135,7 @@ def command(root: Path, case: str, seed: int, minutes: float) -> list[str]:
     return [*vitrail, "--minutes", str(minutes), "--seed", str(seed), "--out", str(out), "--compile", "off", *more]
 
 
-def run_one(root: Path, case: str, seed: int, minutes: float, more: Sequence[str]) -> None:
+def run_one(root: Path, case: str, seed: int, minutes: float, reading: Sequence[str], more: Sequence[str]) -> None:
     """Train and measure one; what it says goes into its log."""
     out = root / "runs" / f"{case}-{seed}"
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -142,12 +144,12 @@ def run_one(root: Path, case: str, seed: int, minutes: float, more: Sequence[str
     with (root / "runs" / f"{case}-{seed}.log").open("w") as log:
         start = time.monotonic()
         if case == "pets-unet":
-            arguments = [sys.executable, __file__, "unet", str(root), "--seed", str(seed), "--minutes", str(minutes)]
-            steps = [[*arguments, "--out", str(out)]]
+            arguments = [sys.executable, UNET_SCRIPT, str(root), "--seed", str(seed), "--minutes", str(minutes)]
+            steps = [[*arguments, "--out", str(out), *reading]]
         else:
             page = ["--out", str(out / "evaluation"), "--report", str(out / "page")]
-            measure = [sys.executable, "-m", "vitrail", "evaluate", str(out), place, "--split", "test", *page]
-            steps = [[*command(root, case, seed, minutes), *more], measure]
+            measure = [sys.executable, "-m", "vitrail", "evaluate", str(out), place, "--split", "test", *page, *reading]
+            steps = [[*command(root, case, seed, minutes), *reading, *more], measure]
         for step in steps:
             log.write(f"$ {shlex.join(step)}\n")
             log.flush()
@@ -183,78 +185,6 @@ def table(runs: Path) -> None:
             spread = statistics.stdev(values) if len(values) > 1 else 0.0
             words.append(f"{name} {statistics.mean(values):.4f} ± {spread:.4f}")
         sys.stdout.write(f"{case} ({len(found)}): {', '.join(words)}" + "\n")
-
-
-def unet(root: Path, out: Path, seed: int, minutes: float) -> None:
-    """Train a U-Net on the pets and measure it as ours is measured."""
-    import torch
-    from torch.nn import functional as F
-
-    from vitrail.config import Preprocessing
-    from vitrail.config.recipes import adjust, recipe
-    from vitrail.data.annotated.feed import annotated_feed, annotated_train_feed
-    from vitrail.data.annotated.open import open_annotated
-    from vitrail.data.annotation import VOID
-    from vitrail.data.transforms.annotated import squashed
-    from vitrail.ops.pixel_metrics import PixelCounts, count_pixels
-    from vitrail.studies.bench.peers import mend_torchvision
-
-    mend_torchvision()
-    smp = importlib.import_module(UNET)  # which the package does not need
-    start = time.monotonic()
-    torch.manual_seed(seed)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    workers = min(os.cpu_count() or 1, 12) if device.type == "cuda" else 0
-    splits, size = open_annotated(root / "pets", "segment"), (128, 128)
-    read_as = squashed(Preprocessing(mean=(0.5,), deviation=(0.5,)))
-    feed = annotated_train_feed(
-        splits["train"],
-        size,
-        augmentation=adjust(recipe("segment").training, {"crop_area": CROPS}).augmentation,
-        preprocessing=read_as,
-        batch=64,
-        seed=seed,
-        workers=workers,
-        device=device,
-        full=True,
-    )
-    classes = len(splits["train"].class_names)
-    model = smp.Unet("resnet34", encoder_weights=None, classes=classes).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
-    average = torch.optim.swa_utils.AveragedModel(
-        model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.999), use_buffers=True
-    )
-    limit, steps = 60 * minutes, 0
-    for batch in feed.stream():
-        share = (time.monotonic() - start) / limit
-        if share >= 1:
-            break
-        rate = 1e-3 * min(1.0, (steps + 1) / 100) * 0.5 * (1 + torch.cos(torch.tensor(share * torch.pi)).item())
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            scores = model(batch.images)
-        assert batch.masks is not None
-        loss = F.cross_entropy(scores.float(), batch.masks.long(), ignore_index=VOID)
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        average.update_parameters(model)
-        steps += 1
-    counts = torch.zeros(classes, classes, dtype=torch.int64)
-    average.eval()
-    test = annotated_feed(splits["test"], size, preprocessing=read_as, batch=64, workers=workers, device=device)
-    with torch.no_grad():
-        for batch in test.epoch(0):
-            for scores, known in zip(average(batch.images), batch.truths or [], strict=True):
-                assert known.mask is not None
-                whole = F.interpolate(scores[None].softmax(dim=1), size=known.mask.shape, mode="bilinear")[0]
-                counts += count_pixels(torch.from_numpy(known.mask), whole.argmax(dim=0).cpu(), classes, VOID)
-    found = PixelCounts(confusion=counts.numpy())
-    (out / "evaluation").mkdir(parents=True, exist_ok=True)
-    document = {"metrics": found.metrics(), "steps": steps, "iou": found.iou.tolist()}
-    (out / "evaluation" / "evaluation.json").write_text(json.dumps(document))
 
 
 def picture(path: Path, pairs: Sequence[str], each: int = 3, side: int = 220) -> None:
@@ -310,11 +240,6 @@ def main() -> None:
     made.add_argument("--seeds", default="0,1,2")
     made.add_argument("--minutes", type=float, default=14.0)
     made.add_argument("--jobs", type=int, default=1)
-    made = commands.add_parser("unet")
-    made.add_argument("root", type=Path)
-    made.add_argument("--out", type=Path, required=True)
-    made.add_argument("--seed", type=int, default=0)
-    made.add_argument("--minutes", type=float, default=14.0)
     made = commands.add_parser("picture")
     made.add_argument("path", type=Path)
     made.add_argument("pairs", nargs="+", help="RUN=DATA")
@@ -333,15 +258,15 @@ def main() -> None:
                 sys.stdout.write(f"pets-unet is left out: {UNET} is not here. The first lines of this file say how.\n")
                 cases.remove("pets-unet")
             asked = [(case, int(seed)) for case in cases for seed in given.seeds.split(",")]
-            with ThreadPoolExecutor(given.jobs) as pool:
-                every = [pool.submit(run_one, given.root, *one, given.minutes, more) for one in asked]
+            workers = max(usable_cores() // given.jobs, 1)  # which all share the cores
+            reading = ["--workers", str(workers)] if given.jobs > 1 else []
+            with shared_gpu() if given.jobs > 1 else nullcontext(), ThreadPoolExecutor(given.jobs) as pool:
+                every = [pool.submit(run_one, given.root, *one, given.minutes, reading, more) for one in asked]
                 for each in every:
                     each.result()
             table(given.root / "runs")
         case "picture":
             picture(given.path, given.pairs)
-        case "unet":
-            unet(given.root, given.out, given.seed, given.minutes)
         case _:
             table(given.runs)
 

@@ -1,11 +1,11 @@
 """What each lever of a compiled training step is worth on a GPU: `python benchmarks/levers.py [--case MODEL=BATCH]`.
 
-Every variant is a process of its own. All compile first, some at once; then they are measured in turns, one at a time,
-while the others hold still: images a second of the loop's own step, the most that tensors hold, and the norm of the
-gradients after some steps from the same weights on the same images, which tells a wrong kernel from a fast one. timm's
-step stands beside. Variants: what torch compiles by itself (inductor); with our options (quick); what is recomputed too
-(lean); cuDNN's attention too (cudnn); of convolutions the fastest that cuDNN finds (tuned), images with their channels
-last (last), norms channel by channel (norms).
+Every variant is a process of its own. All compile first, as many at once as fit into memory; then they are measured in
+turns, one at a time, while the others hold still: images a second of the loop's own step, the most that tensors hold,
+and the norm of the gradients after some steps from the same weights on the same images, which tells a wrong kernel from
+a fast one. timm's step stands beside. Variants: what torch compiles by itself (inductor); with our options (quick);
+what is recomputed too (lean); cuDNN's attention too (cudnn); of convolutions the fastest that cuDNN finds (tuned), images
+with their channels last (last), norms channel by channel (norms).
 """
 
 import argparse
@@ -22,6 +22,7 @@ CASES = ("ViT-B/16=256", "ViT-L/16=256", "R50+ViT-B/16=128", "BiT-R50x1=128")
 OF_TOKENS = ("timm", "inductor", "quick", "lean", "lean cudnn")
 OF_CONVOLUTIONS = ("timm", "inductor", "quick", "quick tuned", "quick tuned last", "quick tuned last norms")
 READY, ROUNDS = "ready", 5
+HELD = 20 << 30  # bytes of a GPU that the variants hold that are ready: weights, and what their updates remember
 
 
 class Variant(NamedTuple):
@@ -43,7 +44,7 @@ def answer(case: str, name: str, device: str, seconds: float) -> None:
     from vitrail.ops.fused import group_norm_by_channel
     from vitrail.runtime import compiled
     from vitrail.studies.bench.table import Shape, TrainStep
-    from vitrail.studies.bench.timing import Clock, peak_of
+    from vitrail.studies.bench.timing import Clock, peak_of, release
     from vitrail.studies.bench.training import own_step, peer_step
     from vitrail.train import loop, prepare
 
@@ -98,11 +99,26 @@ def answer(case: str, name: str, device: str, seconds: float) -> None:
         loop.clip = clip
         memory = peak_of(step, place, held).get("memory", 0)
         once = clock.times(step, shape.batch)
+        release(place)  # for the others, who compile
         sys.stdout.write(f"{READY}\n")
         sys.stdout.flush()
         for _ in sys.stdin:
             sys.stdout.write(json.dumps({**once(), "memory": memory, "norm": norms[-1]}) + "\n")
             sys.stdout.flush()
+
+
+def fitting(case: str, device: str) -> int:
+    """Say how many variants of a case may take their first steps at once."""
+    if device == "cpu":
+        return len(OF_CONVOLUTIONS)
+    import torch
+
+    from vitrail.studies.bench.table import Shape, TrainStep
+    from vitrail.studies.bench.work import gpu_bytes
+
+    model, batch = case.split("=")
+    room = torch.cuda.mem_get_info()[0] - HELD
+    return max(int(room // gpu_bytes(TrainStep(shape=Shape(model=model, batch=int(batch))))), 1)
 
 
 def main() -> None:
@@ -134,7 +150,7 @@ def main() -> None:
     for case in given.case or CASES:
         names = OF_CONVOLUTIONS if case.startswith(("R", "BiT")) else OF_TOKENS
         names = given.variants.split(",") if given.variants else names
-        with ThreadPoolExecutor(given.jobs) as pool:
+        with ThreadPoolExecutor(min(given.jobs, fitting(case, given.device))) as pool:
             variants = list(pool.map(begin, [(case, name) for name in names]))
         rounds = [[measured(variant) for variant in variants] for _ in range(ROUNDS)]
         for number, variant in enumerate(variants):

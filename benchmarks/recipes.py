@@ -47,6 +47,7 @@ SMALL = (
 )
 TRAINS = re.compile(r"vitrail (pretrain|finetune) ")
 READS = re.compile(r"vitrail (pretrain|finetune|selftrain|evaluate) ")
+COMPILERS = "TORCHINDUCTOR_COMPILE_THREADS"  # else each process starts one for every core
 WORKERS = 4  # of a process: what is packed is read at once, and augmented on the GPU
 GRACE = 60.0  # seconds in which a command may save
 
@@ -165,7 +166,7 @@ def run(lines: list[str], log: Path, until: float) -> tuple[bool, int]:
     """Run commands at once, what they say in a file; tells whether time was over, and how many failed."""
     words = [shlex.split(re.sub(r"^vitrail ", f"{sys.executable} -m vitrail ", line)) for line in lines]
     threads = str(max((os.cpu_count() or 1) // len(lines), 1))
-    over, environment = False, {"OMP_NUM_THREADS": threads, **os.environ}
+    over, environment = False, {**dict.fromkeys(("OMP_NUM_THREADS", COMPILERS), threads), **os.environ}
     environment["PYTHONPATH"] = os.pathsep.join([str(SOURCE), *filter(None, [os.environ.get("PYTHONPATH")])])
     with log.open("ab") as said:
         going = [subprocess.Popen(each, stdout=said, stderr=said, env=environment) for each in words]

@@ -67,6 +67,7 @@ def together(folder: Path, out: Path, processes: int, asked: argparse.Namespace)
         ours, theirs = context.Pipe()
         process = context.Process(target=child, args=(theirs, folder, out, seed, asked))
         process.start()
+        theirs.close()  # so that a process that fails is not waited for
         started.append((process, ours))
     first = [pipe.recv() for _, pipe in started]
     second = [pipe.recv() for _, pipe in started]

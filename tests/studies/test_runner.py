@@ -19,6 +19,8 @@ from PIL import Image
 import vitrail
 from vitrail.cli import main
 from vitrail.config.study import STUDY_NAMES
+from vitrail.data.sources.packed import pack
+from vitrail.data.sources.synthetic import SyntheticSource
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.studies import minutes, runner
 from vitrail.studies.minutes import fitting, makespan
@@ -28,7 +30,7 @@ from vitrail.studies.report import StudyReport
 from vitrail.studies.run import STUDIES
 from vitrail.studies.runner import Asked, jobs_for, run_study, visible_gpus
 from vitrail.studies.scales import SCALES, Scale
-from vitrail.studies.sets import open_set
+from vitrail.studies.sets import KNOWN, Known, check_sets, open_set
 from vitrail.studies.table import Cell, Images, Look, Results, Study, seeded
 from vitrail.studies.work import Place, with_fresh_positions
 
@@ -148,6 +150,21 @@ def test_a_set_that_is_not_the_one_counted_with_is_refused(tmp_path: Path) -> No
             Image.new("RGB", (8, 8)).save(tmp_path / "oxford-iiit-pet" / split / label / "x.png")
     with pytest.raises(DataError, match=r"has 2 training images of 2 classes, and the studies count with 3,680 of 37"):
         open_set(Images(name="oxford-iiit-pet", image_size=8), tmp_path, None)
+
+
+def test_a_set_that_is_packed_at_its_size_alone_is_taken_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images, source = Images(name="cifar10", image_size=16), SyntheticSource(6, 16, seed=0, task="shape")
+    monkeypatch.setitem(KNOWN, "cifar10", Known(6, len(source.class_names), ""))
+    with pytest.raises(DataError, match="not here: cifar10"):
+        check_sets([images], tmp_path)
+    for split in ("train", "test"):
+        pack(source, tmp_path / "cifar10-16" / split, 16, overwrite=False)
+    check_sets([images], tmp_path)
+    assert {name: len(each) for name, each in open_set(images, tmp_path, None).items()} == {"train": 6, "test": 6}
+    with pytest.raises(DataError, match="not here: cifar10"):
+        check_sets([replace(images, image_size=32)], tmp_path)
 
 
 def test_results_of_another_version_of_a_cell_are_refused(whole: Any, tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def _scenes(images: Images) -> dict[str, Source]:
 
 def _is_there(images: Images, data: Path | None) -> bool:
     inside = images.name == "sample" or images.name.startswith(SCENES)
-    return inside or (data is not None and (data / images.name).is_dir())
+    return inside or (data is not None and ((data / images.name).is_dir() or _packed(data, images) is not None))
 
 
 def _folder(images: Images) -> str:

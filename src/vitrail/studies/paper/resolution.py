@@ -59,6 +59,7 @@ def read(results: Results, scale: Scale) -> Reading:
                 title=scale.targets[0].name,
                 x_label="side of the images in fine-tuning, pixels",
                 y_label="accuracy, %",
+                log_x=True,
                 series=[curve(f"positions {words}", list(by[kind].items())) for kind, words in POSITIONS.items()],
             )
         ],
