@@ -4,8 +4,8 @@ Every variant is a process of its own. All compile first, as many at once as fit
 turns, one at a time, while the others hold still: images a second of the loop's own step, the most that tensors hold,
 and the norm of the gradients after some steps from the same weights on the same images, which tells a wrong kernel from
 a fast one. timm's step stands beside. Variants: what torch compiles by itself (inductor); with our options (quick);
-what is recomputed too (lean); cuDNN's attention too (cudnn); of convolutions the fastest that cuDNN finds (tuned), images
-with their channels last (last), norms channel by channel (norms).
+what is recomputed too (lean); cuDNN's attention too (cudnn); of convolutions the fastest that cuDNN finds (tuned),
+images with their channels last (last), norms channel by channel (norms).
 """
 
 import argparse
