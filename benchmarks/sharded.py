@@ -22,7 +22,7 @@ from torch import nn
 from vitrail.config.recipe import Adam, Training
 from vitrail.models import Model, create
 from vitrail.models.vit import ViT
-from vitrail.runtime.compiled import allow_compilations
+from vitrail.runtime.compiled import allow_compilations, backend_for
 from vitrail.runtime.machine import Group, joined, shard
 from vitrail.train.sharded import ShardWriter
 from vitrail.train.state import State, build_optimizer, clip, gradients
@@ -72,14 +72,15 @@ def make(given: argparse.Namespace, group: Group, *, shared: bool) -> tuple[Call
     model: Model = create(given.model, image_size=given.image_size, classes=CLASSES, seed=0).to(group.device).train()
     assert isinstance(model, ViT)
     called: nn.Module = model
+    backend = backend_for(model.config, group.device)
     if shared:
         parts = list(model.blocks)
         allow_compilations(2 * len(parts) + 2)
         for part in parts:
-            part.compile(dynamic=False) if gpu else None
+            part.compile(dynamic=False, backend=backend) if gpu else None
         shard(model, parts)
     elif gpu:
-        called = torch.compile(model, dynamic=False)  # pyright: ignore[reportAssignmentType]
+        called = torch.compile(model, dynamic=False, backend=backend)  # pyright: ignore[reportAssignmentType]
     training = Training(optimizer=Adam(learning_rate=1e-4), batch_size=given.batch, steps=1)
     optimizer = build_optimizer(model, training.optimizer, None)
     images = torch.randn(given.batch, 3, *model.config.image_size, device=group.device)
