@@ -48,6 +48,9 @@ def raw_of(model: Model) -> torch.Tensor:
 def test_a_card_goes_to_a_run_folder_and_back(task: str, tmp_path: Path) -> None:
     vitrail.save(model_of(task), tmp_path / "run")
     assert vitrail.load(tmp_path / "run").card.outputs == OUTPUTS[task]
+    words = {"multilabel": "labels", "regression": "numbers", "ordinal": "ordered classes"}[task]
+    said = vitrail.describe(tmp_path / "run").text().splitlines()
+    assert next(line.split(maxsplit=1)[1] for line in said if line.startswith("head ")) == f"3 {words}"
     assert vitrail.load(tmp_path / "run", classes=5).card.outputs is None
     (tmp_path / "run" / "outputs.json").write_text('{"kind": "ordered-outputs", "size": 9}')
     with pytest.raises(vitrail.CheckpointError):
@@ -131,7 +134,7 @@ def test_data_of_other_labels_and_options_of_one_class_are_refused() -> None:
         vitrail.evaluate(model_of("multilabel"), (IMAGES[:2], np.ones((2, 2), dtype=int)))
     with pytest.raises(ConfigError, match="labels: of one class an image alone, and the model's task is multilabel"):
         vitrail.evaluate(model_of("multilabel"), (IMAGES, targets_of("multilabel")), labels="real.json")
-    with pytest.raises(ConfigError, match="a temperature: of one class an image alone"):
+    with pytest.raises(ConfigError, match="of one class an image right; the model's task is regression"):
         vitrail.calibrate(model_of("regression"), (IMAGES, targets_of("regression")))
 
 
