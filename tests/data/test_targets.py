@@ -140,6 +140,11 @@ def test_what_a_program_holds_is_read_from_arrays_lists_and_datasets() -> None:
     [
         (np.array([[1.0, 0], [0.5, 0], [1, 1]]), MultiLabel(), r"item 1: expected 0 or 1 for each label; got 0.5"),
         (np.array([[1, 0], [0, 0], [1, 1]]), MultiLabel(), r"item 1: the image has no label at all"),
+        (
+            np.array([[1, 0, 1], [0, 1, 0], [0, 2, 0]]),
+            MultiLabel(),
+            r"item 2: expected 0 or 1 for each label; got 2 at 1",
+        ),
         (np.array([[1.0], [np.nan], [2]]), Regression(), r"item 1: value must be a finite number"),
         ([[1.0, 2.0], [3.0], [4.0, 5.0]], Regression(), r"expected"),
         (np.ones((2, 2)), MultiLabel(), r"3 images and 2 targets"),
