@@ -94,8 +94,8 @@ def python_splits(
     count = sum(map(len, labels.values()))
     if not names and most >= MOST_CLASSES + 10 * count:
         raise DataError(
-            f"a label is {most}, and there are {count:,} images: no classes that are numbered from 0 reach so far. Number "
-            "them so, or give `classes`."
+            f"a label is {most}, and there are {count:,} images: no classes that are numbered from 0 reach so far. "
+            "Number them so, or give `classes`."
         )
     class_names = names.pop() if names else tuple(map(str, range(most + 1)))
     if most >= len(class_names):
