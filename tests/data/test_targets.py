@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+import vitrail
 from vitrail.config.task import MultiLabel, Ordinal, Regression
 from vitrail.data.joined import Joined
 from vitrail.data.source import Subset
@@ -244,3 +245,10 @@ def test_numbers_of_labels_have_the_names_that_a_parquet_file_declares(tmp_path:
     parquet.write_table(wrong, tmp_path / "train.parquet")
     with pytest.raises(DataError, match=r"row 0: the label '3' is out of range: there are 3, 0 to 2 or cat, dog, fox"):
         open_targets(tmp_path, MultiLabel())
+
+
+def test_data_check_says_how_often_each_label_comes() -> None:
+    some = [["dog"], ["dog", "cat"], ["dog", "cat", "bird"]]
+    said = str(vitrail.check_data((np.zeros((3, 8, 8, 3), dtype=np.uint8), some), task="multilabel"))
+    assert "2.00 labels an image, 1 to 3" in said
+    assert "how often each comes: dog 3, cat 2, bird 1" in said
