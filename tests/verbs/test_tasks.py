@@ -148,8 +148,19 @@ def test_an_exported_file_of_numbers_gives_them_in_their_own_units(tmp_path: Pat
     found = vitrail.predict(made.path, IMAGES[0])
     np.testing.assert_allclose([*found[0].values.values()], wanted, rtol=1e-5)  # pyright: ignore[reportAttributeAccessIssue]
     np.testing.assert_allclose(found.logits[0], wanted, rtol=1e-5)  # of any other program too
-    with pytest.raises(ConfigError, match="int8 is held to the accuracy of one class"):
-        vitrail.export(model_of("multilabel"), to="onnx", precision="int8", out=tmp_path / "labels.onnx")
+
+
+@pytest.mark.parametrize("task", OUTPUTS)
+def test_a_page_says_the_likeliest_class_alone(task: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"a page says the likeliest class, and the model's task is {task}"):
+        vitrail.export(model_of(task), to="html", out=tmp_path / "page.html")
+    with pytest.raises(ConfigError, match=r"a file of onnx ends in \.onnx; got page\.html\. Say to=html"):
+        vitrail.export(model_of(task), out=tmp_path / "page.html")
+    if task != "ordinal":
+        with pytest.raises(
+            ConfigError, match=f"int8 is held to the accuracy of classes, and the model's task is {task}"
+        ):
+            vitrail.export(model_of(task), to="onnx", precision="int8", out=tmp_path / "labels.onnx")
 
 
 def test_the_units_are_in_a_copy_and_the_model_stays_as_it_is() -> None:
