@@ -10,7 +10,6 @@ from vitrail.checkpoint.archives.base import Entry, Headers
 from vitrail.checkpoint.layouts.base import Codec, Dialect, Found, Holds, Layout, Row, common_prefix, read_note
 from vitrail.checkpoint.layouts.codecs import SAME, pair
 from vitrail.checkpoint.layouts.inference import file_grid, find_head, is_square, noted_grid
-from vitrail.checkpoint.layouts.table_codecs import constant
 from vitrail.checkpoint.layouts.vit_rows import Missing, TorchNames, vit_rows
 from vitrail.config import LearnedPositions, ModelConfig, PatchStem, Sinusoidal2DPositions, ViTConfig
 from vitrail.errors import CheckpointError
@@ -152,6 +151,8 @@ def rows(config: ModelConfig, dialect: Dialect) -> Iterator[Row]:
     names = replace(
         KINDS[dialect["kind"]], patches=dialect["kernel"], head=dialect["head"], token_axes=axes, table_axes=axes
     )
+    from vitrail.checkpoint.layouts.table_codecs import constant  # few files need it
+
     missing = Missing(biases=tuple(dialect["missing"]["biases"]))
     for row in vit_rows(config, names, missing=missing):
         if missing.has(ONE_HEAD) and row.ours.endswith(ONE_HEAD):

@@ -183,7 +183,10 @@ def _agreed(
             other = {**way, name: choice}
             if choice == way[name] or not _is_sensible(other) or _key(table, other) == own:
                 continue
-            found, _ = trial.difference(table.settled(other, checked={}))
+            tried = table.settled(other, checked={})
+            if trial.difference(tried, FEW)[0] > CLOSE * trial.scale:
+                continue
+            found, _ = trial.difference(tried)
             if found <= CLOSE * trial.scale and not _much_worse(found, difference, trial.scale):
                 twins.append(choice)
         if not twins:
