@@ -52,10 +52,20 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "DINOv3ViTConfig",
         {"use_gated_mlp": True, "hidden_act": "silu", "rope_theta": 30.0, "key_bias": True, "num_register_tokens": 2},
     ),
+    "dinov3 with biases of keys": (
+        "DINOv3ViTModel",
+        "DINOv3ViTConfig",
+        {"query_bias": False, "key_bias": True, "value_bias": False, "num_register_tokens": 1},
+    ),
     "dinov3 without biases": (
         "DINOv3ViTModel",
         "DINOv3ViTConfig",
         {"query_bias": False, "value_bias": False, "proj_bias": False, "num_register_tokens": 1},
+    ),
+    "dinov3 with biases of values alone": (
+        "DINOv3ViTModel",
+        "DINOv3ViTConfig",
+        {"query_bias": False, "key_bias": False, "value_bias": True, "num_register_tokens": 0},
     ),
     "dinov3 gated, no biases in it": (
         "DINOv3ViTModel",
@@ -152,6 +162,17 @@ def test_towers_that_are_clips_are_read_by_their_own_documents(
         batch = images(*size, channels=shape.get("num_channels", 3))
         with torch.inference_mode():
             assert_equal(ours(batch), answer(theirs, batch))
+
+
+@pytest.mark.parametrize("activation", ["silu", "quick_gelu"])
+def test_a_vit_of_any_activation_is_read_and_written_back(activation: str, tmp_path: Path) -> None:
+    theirs = stirred(transformers.ViTForImageClassification(transformers.ViTConfig(**SMALL, hidden_act=activation)))
+    ours, batch = vitrail.load(saved(theirs, tmp_path / "model")), images(40, 40)
+    vitrail.save(ours, tmp_path / "again", layout="hf")
+    again = transformers.ViTForImageClassification.from_pretrained(tmp_path / "again").eval()
+    with torch.inference_mode():
+        assert_equal(ours(batch), answer(theirs, batch))
+        torch.testing.assert_close(answer(again, batch), answer(theirs, batch), atol=1e-6, rtol=0)
 
 
 def test_a_siglip_2_of_any_shape_is_refused_by_what_it_is(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from stranger_files import IMAGES, assert_same, few, made, output, table_of, tol
 from torch import Tensor
 
 import vitrail
-from vitrail.checkpoint.archives.base import Entry
+from vitrail.checkpoint.archives.base import Entry, open_archive
 from vitrail.checkpoint.proposing.propose import propose
+from vitrail.checkpoint.proposing.settle import settle
 from vitrail.checkpoint.proposing.units import find_units
 from vitrail.config.name_tables import Choices, read_names
 from vitrail.errors import CheckpointError, ConfigError
@@ -80,6 +81,23 @@ def test_what_no_table_can_say_is_never_taken_for_something_else(name: str, tmp_
     assert "does something that no table can say; the nearest differs by" in found.proposal.check
     assert found.proposal.table is not None
     assert found.proposal.table.open  # still
+
+
+def test_a_search_that_stops_early_does_not_say_that_it_tried_all(tmp_path: Path) -> None:
+    theirs = made("from scratch")
+    path = written(theirs, tmp_path / "x.pth")
+    narrow = told("from scratch", table_of(path)).settled(
+        {"heads": Choices((2, 4, 3)), "pooling": Choices(("mean", "token")), "activation": Choices(("relu", "gelu"))}
+    )
+    steps: list[tuple[int, int]] = []
+    with open_archive(path) as archive:
+        late = settle(archive, narrow, IMAGES, output(theirs), lambda *done: steps.append(done), seconds=0)
+        found = settle(archive, narrow, IMAGES, output(theirs), lambda *done: None)
+    assert not late.agrees
+    assert "that were tried in 0 s, of 12, gives these outputs; the nearest differs by" in late.said[0]
+    assert steps == [(1, 12), (12, 12)]
+    assert found.agrees
+    assert [found.table.get(name) for name in ("heads", "pooling", "activation")] == [3, "token", "gelu"]
 
 
 @pytest.mark.slow

@@ -83,6 +83,11 @@ VITS: dict[str, tuple[str, dict[str, Any]]] = {
         {"image_size": (64, 32), "patch_size": 8, "dim": 128, "depth": 2, "heads": 2, "mlp_dim": 80}
         | {"pool": "mean", "channels": 1},
     ),
+    "one head, five channels": (  # which has no output layer in its attention
+        "ViT",
+        {"image_size": 40, "patch_size": 8, "dim": 32, "depth": 2, "heads": 1, "mlp_dim": 60}
+        | {"dim_head": 32, "channels": 5},
+    ),
     "simple": (
         "SimpleViT",
         {"image_size": 64, "patch_size": 16, "dim": 48, "depth": 3, "heads": 4, "mlp_dim": 100, "dim_head": 12},

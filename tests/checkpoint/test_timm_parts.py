@@ -220,6 +220,20 @@ def test_timms_config_says_the_activation_and_the_pooling(tmp_path: Path) -> Non
         vitrail.load(folder)
 
 
+def test_a_table_that_is_a_square_or_the_image_sizes_rectangle_is_asked_about(tmp_path: Path) -> None:
+    from timm.models.vision_transformer import VisionTransformer
+
+    shape: dict[str, Any] = {"embed_dim": 24, "depth": 1, "num_heads": 3, "patch_size": 4, "num_classes": 5}
+    shape |= {"class_token": False, "reg_tokens": 1, "no_embed_class": True, "global_pool": "avg"}
+    theirs = stirred(VisionTransformer(img_size=(8, 20), **shape))  # 2x5 patches, or 3x3 and the register
+    path, batch = saved(theirs, tmp_path / "w.safetensors"), images(8, 20)
+    told: dict[str, Any] = {"heads": 3, "norm": "pre"}
+    with pytest.raises(CheckpointError, match=r"no square grid, or more than one\. Say which with grid=\(rows, cols\)"):
+        vitrail.load(path, image_size=(8, 20), **told)
+    with torch.inference_mode():
+        assert_equal(vitrail.load(path, grid=(2, 5), **told)(batch), theirs(batch))
+
+
 # Architectures of timm whose name, arguments and image size in config.json say what no tensor does, with two shapes.
 NAMED = [
     ("vit_so400m_patch16_siglip_256", 42, 3, 48),  # GELU in its tanh form

@@ -231,7 +231,10 @@ def test_an_item_that_cannot_be_read_is_left_out_and_named() -> None:
         (iter([(IMAGES[0], 0)]), "expected a dataset that has a length.*got list_iterator"),
         (7, "got int"),
         ({}, "splits by name"),
-        ((IMAGES, [*range(COUNT - 1), 10**9]), "11 images, and the label 1000000000. Number classes from 0, or give"),
+        (
+            (IMAGES, [*range(COUNT - 1), 10**9]),
+            "a label is 1000000000, and there are 11 images: no classes that are numbered from 0",
+        ),
         (Photos([(IMAGES[0], 3)], classes=list(NAMES)), "below 3, the number of classes; got 3"),
     ],
 )

@@ -96,6 +96,12 @@ WAYS = {
     "rgb-16": (lambda a: tiff(a, photometric="rgb"), 3, "uint16"),
     "rgb-16-planes": (lambda a: tiff(np.moveaxis(a, 2, 0), photometric="rgb", planarconfig=2), 3, "uint16"),
     "rgb-8-planes": (lambda a: tiff(np.moveaxis(a, 2, 0), photometric="rgb", planarconfig=2), 3, "uint8"),
+    "bands-4-u16": (lambda a: tiff(a, photometric="minisblack", planarconfig=1), 4, "uint16"),  # as GDAL writes them
+    "bands-3-u8": (lambda a: tiff(a, photometric="minisblack", planarconfig=1, compression="lzw"), 3, "uint8"),
+    "rgb-and-infrared-u8": (lambda a: tiff(a, photometric="rgb", extrasamples=["unspecified"]), 4, "uint8"),
+    "rgb-and-infrared-u16": (lambda a: tiff(a, photometric="rgb", extrasamples=["unspecified"]), 4, "uint16"),
+    "gray-f4-big-packed": (lambda a: tiff(a[:, :, 0], byteorder=">", compression="zlib"), 1, "float32"),
+    "gray-u4-big": (lambda a: tiff(a[:, :, 0], byteorder=">"), 1, "uint32"),
     "gray-16": (lambda a: tiff(a[:, :, 0]), 1, "uint16"),
     "gray-i4": (lambda a: tiff(a[:, :, 0]), 1, "int32"),
     "gray-12": (lambda a: tiff(a[:, :, 0] >> 4), 1, "uint16"),
@@ -107,7 +113,7 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 def test_every_number_is_read_as_it_was_written(way: str) -> None:
     write, channels, kind = WAYS[way]
-    array = drawn(channels, kind if kind != "int32" else "uint16").astype(kind)
+    array = drawn(channels, "uint16" if kind in ("int32", "uint32") else kind).astype(kind)
     opened = OpenImage(write(array))
     array = array >> 4 if way == "gray-12" else array
     assert (opened.height, opened.width) == (13, 17)
@@ -129,6 +135,15 @@ def test_eight_bits_stay_whole_levels_and_sixteen_are_rounded_where_no_range_is_
     assert np.abs(color.astype(int) - (deep[:, :, :3] >> 8)).max() <= 1
     apart = OpenImage(tiff(np.moveaxis(deep[:, :, :3], 2, 0), photometric="rgb", planarconfig=2)).pixels()
     assert np.array_equal(apart, np.round(deep[:, :, :3] / 257).astype(np.uint8))
+
+
+def test_three_of_four_bands_of_eight_bits_are_colors_to_a_model_of_three() -> None:
+    array = drawn(4, "uint8")
+    opened = OpenImage(tiff(array, photometric="rgb", extrasamples=["unspecified"]))
+    assert opened.channels == (3, 4)
+    assert np.array_equal(opened.pixels(channels=4), array)
+    for found in (opened.pixels(), opened.picture(), opened.pixels(value_range=(0.0, 255.0))):
+        assert np.array_equal(found, array[:, :, :3])
 
 
 def test_photographs_are_decoded_as_before() -> None:

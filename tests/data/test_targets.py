@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+import vitrail
 from vitrail.config.task import MultiLabel, Ordinal, Regression
 from vitrail.data.joined import Joined
 from vitrail.data.source import Subset
@@ -140,6 +141,11 @@ def test_what_a_program_holds_is_read_from_arrays_lists_and_datasets() -> None:
     [
         (np.array([[1.0, 0], [0.5, 0], [1, 1]]), MultiLabel(), r"item 1: expected 0 or 1 for each label; got 0.5"),
         (np.array([[1, 0], [0, 0], [1, 1]]), MultiLabel(), r"item 1: the image has no label at all"),
+        (
+            np.array([[1, 0, 1], [0, 1, 0], [0, 2, 0]]),
+            MultiLabel(),
+            r"item 2: expected 0 or 1 for each label; got 2 at 1",
+        ),
         (np.array([[1.0], [np.nan], [2]]), Regression(), r"item 1: value must be a finite number"),
         ([[1.0, 2.0], [3.0], [4.0, 5.0]], Regression(), r"expected"),
         (np.ones((2, 2)), MultiLabel(), r"3 images and 2 targets"),
@@ -239,3 +245,10 @@ def test_numbers_of_labels_have_the_names_that_a_parquet_file_declares(tmp_path:
     parquet.write_table(wrong, tmp_path / "train.parquet")
     with pytest.raises(DataError, match=r"row 0: the label '3' is out of range: there are 3, 0 to 2 or cat, dog, fox"):
         open_targets(tmp_path, MultiLabel())
+
+
+def test_data_check_says_how_often_each_label_comes() -> None:
+    some = [["dog"], ["dog", "cat"], ["dog", "cat", "bird"]]
+    said = str(vitrail.check_data((np.zeros((3, 8, 8, 3), dtype=np.uint8), some), task="multilabel"))
+    assert "2.00 labels an image, 1 to 3" in said
+    assert "how often each comes: dog 3, cat 2, bird 1" in said

@@ -15,8 +15,11 @@ from vitrail.inspection.page import with_color
 def test_what_is_shown_has_three_channels_of_eight_bits() -> None:
     five = torch.arange(5 * 6, dtype=torch.uint8).reshape(5, 2, 3)
     assert torch.equal(with_color(five), five[:3])
-    real = torch.tensor([[[-3.0, 12.5, 300.0]]])
-    assert torch.equal(with_color(real), torch.tensor([0, 12, 255], dtype=torch.uint8).expand(3, 1, 3))
+    dark = torch.linspace(3, 9, 101)[None, None]  # levels of 16 bits, few of which a photograph would show
+    found = with_color(torch.stack([dark, 20 * dark]))
+    assert found.shape == (2, 3, 1, 101)
+    assert torch.equal(found[0], found[1])
+    assert found[0, 1, 0, [0, 26, 50, 74, 100]].tolist() == [0, 65, 128, 190, 255]  # the hundredth at each end is cut
 
 
 @pytest.mark.parametrize("kind", [pytest.param("five", marks=pytest.mark.slow), "deep"])

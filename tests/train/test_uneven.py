@@ -97,6 +97,8 @@ def test_weights_of_another_length_are_refused_before_anything_is_computed() -> 
         train(class_weights=[1, 2])
     with pytest.raises(ConfigError, match="class_weights must be at least 0; got -2"):
         train(class_weights=[1, -2, 3])
+    with pytest.raises(ConfigError, match="class_weights are all 0: no image would count"):
+        train(class_weights=[0, 0, 0])
     with pytest.raises(ConfigError, match="balanced, effective"):
         train(class_weights="even")
 

@@ -48,6 +48,9 @@ def raw_of(model: Model) -> torch.Tensor:
 def test_a_card_goes_to_a_run_folder_and_back(task: str, tmp_path: Path) -> None:
     vitrail.save(model_of(task), tmp_path / "run")
     assert vitrail.load(tmp_path / "run").card.outputs == OUTPUTS[task]
+    words = {"multilabel": "labels", "regression": "numbers", "ordinal": "ordered classes"}[task]
+    said = vitrail.describe(tmp_path / "run").text().splitlines()
+    assert next(line.split(maxsplit=1)[1] for line in said if line.startswith("head ")) == f"3 {words}"
     assert vitrail.load(tmp_path / "run", classes=5).card.outputs is None
     (tmp_path / "run" / "outputs.json").write_text('{"kind": "ordered-outputs", "size": 9}')
     with pytest.raises(vitrail.CheckpointError):
@@ -131,7 +134,7 @@ def test_data_of_other_labels_and_options_of_one_class_are_refused() -> None:
         vitrail.evaluate(model_of("multilabel"), (IMAGES[:2], np.ones((2, 2), dtype=int)))
     with pytest.raises(ConfigError, match="labels: of one class an image alone, and the model's task is multilabel"):
         vitrail.evaluate(model_of("multilabel"), (IMAGES, targets_of("multilabel")), labels="real.json")
-    with pytest.raises(ConfigError, match="a temperature: of one class an image alone"):
+    with pytest.raises(ConfigError, match="of one class an image right; the model's task is regression"):
         vitrail.calibrate(model_of("regression"), (IMAGES, targets_of("regression")))
 
 
@@ -145,8 +148,19 @@ def test_an_exported_file_of_numbers_gives_them_in_their_own_units(tmp_path: Pat
     found = vitrail.predict(made.path, IMAGES[0])
     np.testing.assert_allclose([*found[0].values.values()], wanted, rtol=1e-5)  # pyright: ignore[reportAttributeAccessIssue]
     np.testing.assert_allclose(found.logits[0], wanted, rtol=1e-5)  # of any other program too
-    with pytest.raises(ConfigError, match="int8 is held to the accuracy of one class"):
-        vitrail.export(model_of("multilabel"), to="onnx", precision="int8", out=tmp_path / "labels.onnx")
+
+
+@pytest.mark.parametrize("task", OUTPUTS)
+def test_a_page_says_the_likeliest_class_alone(task: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"a page says the likeliest class, and the model's task is {task}"):
+        vitrail.export(model_of(task), to="html", out=tmp_path / "page.html")
+    with pytest.raises(ConfigError, match=r"a file of onnx ends in \.onnx; got page\.html\. Say to=html"):
+        vitrail.export(model_of(task), out=tmp_path / "page.html")
+    if task != "ordinal":
+        with pytest.raises(
+            ConfigError, match=f"int8 is held to the accuracy of classes, and the model's task is {task}"
+        ):
+            vitrail.export(model_of(task), to="onnx", precision="int8", out=tmp_path / "labels.onnx")
 
 
 def test_the_units_are_in_a_copy_and_the_model_stays_as_it_is() -> None:

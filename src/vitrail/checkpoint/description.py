@@ -13,9 +13,11 @@ from torch import Tensor
 from vitrail.config import Card, ModelConfig, Provenance, ViTConfig, encode, name_of
 from vitrail.config.dense import QueryHead
 from vitrail.config.name_tables import NamesTable
+from vitrail.config.outputs import LabelOutputs, NumberOutputs, OrderedOutputs
 from vitrail.errors import harmless
 
 Arrays = str | os.PathLike[str] | np.ndarray | Tensor  # an .npy file, or an array in memory
+NOUNS = {LabelOutputs: "labels", NumberOutputs: "numbers", OrderedOutputs: "ordered classes"}  # of what it says
 PARTS = ("embedding", "convolutions", "class token", "positions", "attention", "MLPs", "norms", "hidden", "head")
 SHOWN = 20  # tensors of a file that was not recognised
 SOME = 8  # notes of one kind
@@ -175,7 +177,8 @@ class Description:
             yield "shape", f"units {units}, width {config.width}, {config.channels} channels"
             yield "numerics", f"epsilon {config.epsilon:g}, of the filters {config.filter_epsilon:g}"
         how = "" if config.cosine_scale is None else f" by cosines, times {config.cosine_scale:g}"
-        classes = f"{before}{config.classes:,} classes{how}" if config.classes else f"{before}no classifier"
+        noun = NOUNS.get(type(card.outputs), "classes")
+        classes = f"{before}{config.classes:,} {noun}{how}" if config.classes else f"{before}no classifier"
         if (dense := getattr(config, "head", None)) is not None:
             what = f"{dense.queries} queries" if isinstance(dense, QueryHead) else "a linear layer of patches"
             classes = f"{what} to {dense.task} {classes}"
@@ -183,7 +186,7 @@ class Description:
         if self.tensors:
             yield "parameters", f"{self.parameters:,} in {len(self.tensors):,} tensors"
         if card.class_names:
-            yield "classes", ", ".join(card.class_names[:6]) + (", ..." if len(card.class_names) > 6 else "")
+            yield noun.split()[-1], ", ".join(card.class_names[:6]) + (", ..." if len(card.class_names) > 6 else "")
         if card.provenance:
             how = card.preprocessing
             yield "preprocessing", f"{how.resize}, {how.interpolation}; {how.levels()}"

@@ -187,14 +187,15 @@ class Checkpoint:
         checkpoint.model(classes=3)  # the arguments and fields of `vitrail.load`
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], base: str | os.PathLike[str] | Model | None = None) -> None:
         self.location = locate(path)
+        self.merged = ADAPTER in self.location.documents  # an adapter of peft's, with its base
         with self.named(), ExitStack() as opened:
             self.archive = opened.enter_context(open_archive(self.location.weights))
-            if ADAPTER in self.location.documents:
+            if self.merged:
                 from vitrail.checkpoint.lora import merge_adapter  # few files need it
 
-                self.location, self.archive = merge_adapter(self.location, self.archive)
+                self.location, self.archive = merge_adapter(self.location, self.archive, base)
             opened.pop_all()  # the checkpoint closes it
         self.close = finalize(self, self.archive.close)
 
@@ -315,12 +316,12 @@ LORA = "vitrail_lora"  # the note of a file that holds changes of a base alone
 
 def open_checkpoint(path: str | os.PathLike[str], base: str | os.PathLike[str] | Model | None = None) -> Checkpoint:
     """Open a checkpoint; of a file of LoRA with its base, the one that it names or another path to it."""
-    found = Checkpoint(path)
+    found = Checkpoint(path, base)
     if LORA in found.archive.notes:
         from vitrail.checkpoint.lora_files import LoRACheckpoint  # few files need it
 
         return LoRACheckpoint(found, base)
-    if base is not None:
+    if base is not None and not found.merged:
         found.close()
         raise ConfigError(f"{os.fspath(path)} is a whole model, and no changes of a base. Leave base out.")
     return found

@@ -233,6 +233,7 @@ class Training(Checked, word="training"):
         if (self.steps is None) == (self.epochs is None):
             raise ConfigError(f"give steps or epochs, one of them; got steps={self.steps}, epochs={self.epochs}.")
         self._check_margin()
+        self._check_weights()
         self._check_objective()
         self._check_distill()
         object.__setattr__(self, "loss", check_task(self.task, vars(self)))
@@ -248,6 +249,10 @@ class Training(Checked, word="training"):
         asked = {"class_weights": self.class_weights in ("balanced", "effective")}
         asked |= {"sampling": self.sampling == "balanced", "logit_adjustment": self.logit_adjustment > 0}
         return [f"{name}={getattr(self, name)}" for name, said in asked.items() if said]
+
+    def _check_weights(self) -> None:
+        if isinstance(self.class_weights, tuple) and not any(self.class_weights):
+            raise ConfigError("class_weights are all 0: no image would count. Give one at least that is more.")
 
     def _check_objective(self) -> None:
         if isinstance(self.objective, Labels):

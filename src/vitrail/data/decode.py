@@ -38,7 +38,8 @@ FORMATS = {
 }
 # By which images are found in folders and archives, the preferred first.
 SUFFIXES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "jp2", "avif", "npy", "dcm")
-MAGICS = {b"\xff\xd8": "JPEG", b"\x89PNG": "PNG", b"GIF8": "GIF", b"RIFF": "WEBP", b"BM": "BMP", b"II*\0": "TIFF"}
+MAGICS = {b"\xff\xd8": "JPEG", b"\x89PNG": "PNG", b"GIF8": "GIF", b"RIFF": "WEBP", b"BM": "BMP"}
+MAGICS |= dict.fromkeys((b"II*\0", b"MM\0*"), "TIFF")
 LARGEST = 90_000_000  # pixels
 LARGEST_SIDE = 65_500  # of a JPEG; longer ones are made to hurt
 MOST_SCANS = 200  # of a JPEG, each of which goes over all of it; a progressive one has ten or so,
@@ -119,7 +120,8 @@ class OpenImage:
             return (self._stack.channels,)
         if self.mode in ("1", "L", "F") or self.mode.startswith("I"):
             return (1,)
-        return (3, 4) if self.mode == "RGBA" else (3,)
+        fourth = self._stack is not None and self._stack.channels == 4
+        return (3, 4) if fourth or self.mode == "RGBA" else (3,)
 
     @property
     def bits(self) -> int:
@@ -179,7 +181,8 @@ class OpenImage:
 
     def picture(self, least: tuple[int, int] = (0, 0)) -> Pixels:
         """Show it to people, gray or in three colors of 8 bits: of other images the first channels, stretched."""
-        return self.pixels(least=least) if self._stack is None else to_picture(self.numbers())
+        library = self._stack is None or (self._stack.plain and self._stack.whole)
+        return self.pixels(least=least) if library else to_picture(self.numbers())
 
     def _decode_fast(self, shrink: int) -> Pixels | None:
         assert self._image is not None

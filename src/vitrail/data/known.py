@@ -200,6 +200,9 @@ def describe_known(source: Source) -> list[str]:
         return lines
     each, counts = targets.sum(axis=1), targets.sum(axis=0)
     lines = [f"{each.mean():.2f} labels an image, {int(each.min())} to {int(each.max())}"]
+    often = [f"{source.class_names[place]} {int(counts[place]):,}" for place in np.argsort(-counts, kind="stable")]
+    shown = often if len(often) <= 2 * NAMED else [*often[:NAMED], "...", *often[-NAMED:]]
+    lines.append(f"how often each comes: {', '.join(shown)}")
     rare = [name for name, count in zip(source.class_names, counts, strict=True) if count < FEW]
     if rare:
         lines.append(f"fewer than {FEW} images with {some_of(rare, NAMED)}: little can be learned of them")

@@ -79,7 +79,7 @@ def check_channels(source: Source, channels: int) -> None:
     said = f"{found[-1]} channel{'s'[: found[-1] != 1]}"
     raise DataError(
         f"{source.name(0)} has {said}; the model reads {channels}. Train it on such images with "
-        f"model.channels={found[-1]}: the first layer of a checkpoint is then widened. "
+        f"model.channels={found[-1]}: the first layer of a checkpoint is then made for them. "
         f"Or give images of {channels} channel{'s'[: channels != 1]}."
     )
 

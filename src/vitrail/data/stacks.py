@@ -22,8 +22,11 @@ PNG = b"\x89PNG\r\n\x1a\n"
 MOST_CHANNELS = 1024
 MOST_NUMBERS = 4  # times the pixels that are decoded at most
 FIELDS = {1: "B", 3: "H", 4: "I", 16: "Q"}  # of a TIFF: whole numbers by the number of their type
-SIZE, LENGTH, BITS, COLORS, SAMPLES, PLANES, KIND = 256, 257, 258, 262, 277, 284, 339  # tags of a TIFF
-PALETTE, APART = 3, 2
+# Tags of a TIFF.
+SIZE, LENGTH, BITS, COLORS, SAMPLES, PLANES, KIND, PACKING, MORE = 256, 257, 258, 262, 277, 284, 339, 259, 338
+FIELDS_OF_PAGE = LENGTH, SIZE, SAMPLES, BITS, KIND, COLORS, PLANES, PACKING, MORE
+USUAL = {SAMPLES: 1, BITS: 1, KIND: 1, COLORS: 1, PLANES: 1, PACKING: 1, MORE: 0}  # of a tag that is not there
+GRAY, RGB, PALETTE, APART = (0, 1), 2, 3, 2
 EXTRA = "pip install 'vitrail[tiff]' reads it"
 
 
@@ -50,6 +53,8 @@ class Page(NamedTuple):
     kind: int  # 1: whole, 2: whole with a sign, 3: real
     colors: int
     planes: int  # 2: one channel after the other
+    packing: int  # 1: none
+    more: int  # of the samples after the colors the first: 0 is anything, 1 and 2 are alpha
 
 
 def find_stack(data: bytes, most: int) -> Stack | None:
@@ -150,16 +155,21 @@ def _tiff(data: bytes) -> Stack | None:
         if first.bits <= 8 and not alike:
             return None
         known = (first.bits, first.kind) in ((8, 1), (16, 1), (32, 3), (32, 2))
+        turned = first.bits == 32 and data[:1] == b"M"
+        known &= not turned or first.packing == 1  # packed, the library turns their bytes twice
         read = partial(_pages_by_library, data, len(pages)) if known else partial(_by_tifffile, data, len(pages))
-        plain = not alike and (first.bits, first.kind) in ((16, 1), (32, 1))
+        plain = not alike and not turned and (first.bits, first.kind) in ((16, 1), (32, 1))
         return Stack(
             "TIFF", first.height, first.width, len(pages) if alike else 1, first.bits, read, plain, first[3:5] == (8, 1)
         )
-    if first.bits == 8 and first.samples in (3, 4) and first.planes != APART:
+    # The library knows colors, and of what is gray one sample: four bands of a satellite are gray to most programs.
+    known = first.samples in (3, 4) and first.planes != APART and first.colors not in GRAY
+    fourth = first.samples == 4 and first.colors == RGB and first.more == 0  # no alpha, which the library leaves out
+    if known and first.bits == 8 and not fourth:
         return None
     if alike and first.bits > 8 and first.samples > 4:
         raise ImageError(f"{len(pages)} pages of {first.samples} channels each. Keep one page, or one channel a page")
-    plain = first.samples in (3, 4) and first[3:5] == (16, 1) and first.planes != APART
+    plain = known and first[3:5] in ((16, 1), (8, 1))
     read = partial(_by_tifffile, data, 1, apart=first.planes == APART)
     whole = first[3:5] == (8, 1)
     return Stack("TIFF", first.height, first.width, first.samples, first.bits, read, plain, whole)
@@ -180,16 +190,16 @@ def _pages(data: bytes) -> list[Page]:
         start = at + struct.calcsize(count_kind)
         if count > 4096:
             raise ValueError(f"a directory of {count:,} entries")
-        tags = {SAMPLES: 1, BITS: 1, KIND: 1, COLORS: 1, PLANES: 1}
+        tags = dict(USUAL)
         for entry in range(start, start + count * width, width):
             tag, kind = struct.unpack_from(order + "HH", data, entry)
             length = struct.unpack_from(order + place, data, entry + 4)[0]
-            if tag not in (SIZE, LENGTH, BITS, COLORS, SAMPLES, PLANES, KIND) or kind not in FIELDS or not length:
+            if tag not in (*USUAL, SIZE, LENGTH) or kind not in FIELDS or not length:
                 continue
             inside = length * struct.calcsize(FIELDS[kind]) <= struct.calcsize(place)
             where = entry + value if inside else struct.unpack_from(order + place, data, entry + value)[0]
             tags[tag] = struct.unpack_from(order + FIELDS[kind], data, where)[0]
-        found.append(Page(*(tags[tag] for tag in (LENGTH, SIZE, SAMPLES, BITS, KIND, COLORS, PLANES))))
+        found.append(Page(*(tags[tag] for tag in FIELDS_OF_PAGE)))
         at = struct.unpack_from(order + place, data, start + count * width)[0]
     if not found:
         raise ValueError("it has no page")

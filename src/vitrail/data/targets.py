@@ -252,8 +252,9 @@ def _rows(
         array = np.asarray([])
     hot = array.ndim == 2 and array.dtype.kind in "biuf" and bool(np.isin(array, (0, 1)).all())
     if isinstance(task, MultiLabel) and not hot:
-        rectangular = array.ndim == 2 and array.dtype.kind in "bf"
-        if rectangular:
+        numbers = array.ndim == 2 and array.dtype.kind in "biuf"
+        repeats = numbers and array.shape[1] > 1 and bool((np.diff(np.sort(array, axis=1), axis=1) == 0).any())
+        if numbers and (array.dtype.kind in "bf" or repeats):  # a list of labels names none of them twice
             row, column = (int(place[0]) for place in np.nonzero(~np.isin(array, (0, 1))))
             raise DataError(f"{places[row]}: expected 0 or 1 for each label; got {array[row, column]} at {column}.")
         return hot_rows([_plain(cell) for cell in cells], places, names, allow_empty=task.allow_empty)

@@ -134,7 +134,7 @@ def export(
     if with_preprocessing or target == "html":
         _check_pixels(opened, "the input with preprocessing inside" if target != "html" else "what a page reads")
     if target == "html" or precision == "int8":
-        check_one_class(opened, "a page is" if target == "html" else "int8 is held to the accuracy")
+        check_one_class(opened, page=target == "html")
     opened, unit = in_units(opened), unit_of(opened)
     if target == "html":
         return _write_page(opened, path, precision, calibrate, loss, report)
@@ -281,7 +281,9 @@ def _usual_name(name: str) -> str:
 def _check_path(path: Path, target: str, *, overwrite: bool) -> None:
     """Refuse a name that the target cannot have, or that is taken, before anything is computed."""
     if path.suffix != SUFFIX[target]:
-        raise ConfigError(f"a file of {target} ends in {SUFFIX[target]}; got {path.name}. Give out=... with that.")
+        others = [f"to={other}" for other, suffix in SUFFIX.items() if suffix == path.suffix]
+        cure = f"Say {' or '.join(others)}" if others else "Give out=... with that"
+        raise ConfigError(f"a file of {target} ends in {SUFFIX[target]}; got {path.name}. {cure}.")
     check_writable(path)
     taken = [each for each in _written(path, target) if each.exists()]
     if taken and not overwrite:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from vitrail.config.outputs import LabelOutputs, NumberOutputs
+from vitrail.config.outputs import TASK_OF, NumberOutputs, OrderedOutputs
 from vitrail.errors import ConfigError
 from vitrail.models import Model
 from vitrail.models.heads import TwoHeads
@@ -43,7 +43,10 @@ def unit_of(model: Model) -> float:
     return max(1.0, *outputs.deviation, *map(abs, outputs.mean))
 
 
-def check_one_class(model: Model, what: str) -> None:
-    """Refuse to write in a form that is held to the accuracy of one class an image, or says one."""
-    if isinstance(model.card.outputs, LabelOutputs | NumberOutputs):
-        raise ConfigError(f"{what} of one class an image, and the model's task is another. Take to=onnx in float32.")
+def check_one_class(model: Model, *, page: bool) -> None:
+    """Refuse a page, which says the likeliest class, and int8, which is held to the accuracy, of other tasks."""
+    outputs = model.card.outputs
+    if outputs is None or (isinstance(outputs, OrderedOutputs) and not page):
+        return
+    what = "a page says the likeliest class" if page else "int8 is held to the accuracy of classes"
+    raise ConfigError(f"{what}, and the model's task is {TASK_OF[type(outputs)]}. Take to=onnx in float32.")

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from vitrail.config import Grid
 from vitrail.data.decode import encode
+from vitrail.data.pixels import to_picture
 from vitrail.data.transforms.resize import resize
 from vitrail.errors import DataError, one_line
 from vitrail.inspection.attention import AttentionShape, Weights
@@ -145,11 +146,17 @@ def small_enough(picture: Num[Tensor, "C H W"], side: int) -> Num[Tensor, "C h w
 
 
 def with_color(pixels: Num[Tensor, "*B C H W"]) -> UInt8[Tensor, "*B 3 H W"]:
-    """Give images as they are shown: gray thrice, the first three of more channels, real levels rounded."""
+    """Give images as they are shown: gray thrice, the first three of more channels, real levels from least to most."""
     shown = (
         pixels[..., :3, :, :] if pixels.shape[-3] >= 3 else pixels[..., :1, :, :].expand(*pixels.shape[:-3], 3, -1, -1)
     )
-    return shown.round().clamp(0, 255).to(torch.uint8) if shown.is_floating_point() else shown
+    if not shown.is_floating_point():
+        return shown
+    images = shown.cpu().reshape(-1, *shown.shape[-3:]).permute(0, 2, 3, 1).numpy()  # B H W 3
+    pictures = np.zeros(images.shape, np.uint8)
+    for place, image in enumerate(images):
+        pictures[place] = to_picture(image)
+    return torch.from_numpy(pictures).permute(0, 3, 1, 2).reshape(shown.shape)
 
 
 def url_of(data: bytes, kind: str) -> str:

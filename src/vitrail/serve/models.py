@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Num
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -82,12 +82,12 @@ class Served:
         """Read the header of an image; one that has too many pixels is refused before any is decoded."""
         return OpenImage(data, self.max_pixels)
 
-    def decode(self, image: OpenImage) -> UInt8[Tensor, "C H W"]:
+    def decode(self, image: OpenImage) -> Num[Tensor, "C H W"]:
         """Decode and resize an image as evaluation does."""
         config = self.model.config
         return evaluation_image(image, config.image_size, self.model.card.preprocessing, None, config.channels)
 
-    def scale(self, images: Sequence[UInt8[Tensor, "C H W"]]) -> Float[Tensor, "B C H W"]:
+    def scale(self, images: Sequence[Num[Tensor, "C H W"]]) -> Float[Tensor, "B C H W"]:
         """Make the model's input of decoded images."""
         weight = next(self.model.parameters())
         pixels = torch.stack(list(images)).to(weight.device, non_blocking=True)
@@ -134,11 +134,11 @@ class Represent:
         """Of an image."""
         return self.served.tokens
 
-    def decode(self, data: bytes) -> UInt8[Tensor, "C H W"]:
+    def decode(self, data: bytes) -> Num[Tensor, "C H W"]:
         """Decode an image."""
         return self.served.decode(self.served.open(data))
 
-    def compute(self, images: Sequence[UInt8[Tensor, "C H W"]]) -> list[Answer]:
+    def compute(self, images: Sequence[Num[Tensor, "C H W"]]) -> list[Answer]:
         """Ask the model once for all."""
         model, batch = self.served.passes, self.served.scale(images)
         half = self.served.precision == "bfloat16"
@@ -161,7 +161,7 @@ class Looked:
     """What was seen of the attention to one image, and the picture to lay it over."""
 
     attention: Attention
-    picture: UInt8[Tensor, "C h w"]
+    picture: Num[Tensor, "C h w"]
 
     def document(self) -> dict[str, Any]:
         """Give it as the inspector's page reads it."""
@@ -260,8 +260,6 @@ class Shelf:
         opened = open_model(source, self._image_size, device, self._said).eval().requires_grad_(requires_grad=False)
         model = opened.plain
         endless = MANY if next(model.parameters()).device.type == "cpu" else 0
-        if model.config.channels not in (1, 3):
-            raise CheckpointError(f"images have 1 or 3 channels; {name} reads {model.config.channels}.")
         passes = opened if dense_task(model) else choose_model(opened, endless, self._passes)
         computed = computed_in(passes, self._passes)
         served = Served(

@@ -16,7 +16,7 @@ from vitrail.files import parse_json
 
 DEEPEST = 8  # levels of a JSON body
 LONGEST_NAME = 200  # signs of a file's name that an answer repeats
-RAW = re.compile(r"image/[a-z0-9.+-]+|application/octet-stream")
+RAW = re.compile(r"image/[a-z0-9.+-]+|application/(?:octet-stream|dicom)")
 DATA_URI = re.compile(r"data:(?P<type>[^;,]*)(?P<rest>(?:;[^;,]*)*),", re.IGNORECASE)
 BLANKS = str.maketrans("", "", " \t\r\n")
 TYPES = "the bytes of an image (image/*), multipart/form-data, or application/json"

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vitrail.checkpoint.load import of_run
 from vitrail.checkpoint.run_folder import calibrate_run, is_run
+from vitrail.config.outputs import TASK_OF
 from vitrail.data.open import open_data
 from vitrail.data.source import Source
 from vitrail.errors import ConfigError, DataError
@@ -21,7 +22,7 @@ from vitrail.ops.metrics import calibration, fit_temperature, log_probabilities
 from vitrail.runtime.inference import choose_model
 from vitrail.train.task import kept_back, was_trained_on, without_held_out
 from vitrail.verbs.opening import AnyModel, Measuring, data_name, measuring, model_name, open_model, run_of
-from vitrail.verbs.tasks import card_of, refuse_other
+from vitrail.verbs.tasks import card_of
 
 FEWEST = 20  # images that say something of a temperature
 CHANCE = 3.84  # what a likelihood ratio of one number exceeds by chance in one of twenty cases
@@ -71,7 +72,11 @@ def calibrate(
     model = of_run(model)
     name, run = model_name(model), run_of(model)
     if (card := card_of(model)) is not None:
-        refuse_other(card, {"a temperature": True})
+        assert card.outputs is not None
+        raise ConfigError(
+            "a temperature makes the probabilities of one class an image right; the model's task is "
+            f"{TASK_OF[type(card.outputs)]}, which has none to fit."
+        )
     folder = None if isinstance(run, Model) or isinstance(model, Model) else _card_of(name, run)
     source, said = choose_validation(open_data(data, allow_pipe=allow_pipe), run, data_name(data), split)
     with measuring(calibrate, model, options) as how:

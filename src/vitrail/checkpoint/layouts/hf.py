@@ -14,14 +14,6 @@ from vitrail.checkpoint.layouts.vit_rows import TorchNames, vit_rows
 from vitrail.config import LearnedPositions, ModelConfig, PatchStem, ViTConfig, as_size
 from vitrail.errors import CheckpointError
 
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_pytorch_tanh": "gelu-tanh",
-    "gelu_new": "gelu-tanh",
-    "gelu_fast": "gelu-tanh",
-    "relu": "relu",
-}
 MODEL_TYPES = ("vit", "vit_mae", "vit_msn")
 # As files are written, and as the modules of version 5 are called.
 WRITTEN = TorchNames(
@@ -114,7 +106,7 @@ def infer(headers: Headers, hints: Request, documents: Mapping[str, Any]) -> Fou
         image_size=(rows * patch, cols * patch),
         channels=channels,
         positions=LearnedPositions(resampling=LAYOUT.holds.resampling),
-        activation=read_activation(said, "hidden_act", ACTIVATIONS),
+        activation=read_activation(said, "hidden_act", hf_towers.ACTIVATIONS),
         qkv_bias=f"{names.layer}0.{names.qkv[0]}bias" in headers,
         pre_logits=headers.rows(pooler),
         dropout=said.get("hidden_dropout_prob", 0.0),
@@ -148,7 +140,7 @@ def rows(config: ModelConfig, dialect: Dialect) -> Iterator[Row]:
 
 def config_document(config: ViTConfig, class_names: tuple[str, ...] | None, dialect: Dialect) -> dict[str, Any]:
     """Give the config.json that transformers opens."""
-    from vitrail.checkpoint.layouts.hf_documents import document, labels  # of what is written alone
+    from vitrail.checkpoint.layouts.hf_documents import WORDS, document, labels  # of what is written alone
 
     if (family := dialect.get("family")) is not None:
         return document(family, config, class_names, dialect)
@@ -161,7 +153,7 @@ def config_document(config: ViTConfig, class_names: tuple[str, ...] | None, dial
         "num_hidden_layers": config.depth,
         "num_attention_heads": config.heads,
         "intermediate_size": config.mlp_width,
-        "hidden_act": next(word for word, ours in ACTIVATIONS.items() if ours == config.activation),
+        "hidden_act": WORDS[config.activation],
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.attention_dropout,
         "initializer_range": 0.02,
@@ -219,6 +211,10 @@ LAYOUT = Layout(
     dialect=usual_dialect,
     whole=lambda config: _family(config) is not None,
     holds=Holds(
-        activations=("gelu", "gelu-tanh", "relu"), epsilon=None, hidden="headless", bias_free=True, resampling="bicubic"
+        activations=("gelu", "gelu-tanh", "relu", "quick-gelu", "silu"),
+        epsilon=None,
+        hidden="headless",
+        bias_free=True,
+        resampling="bicubic",
     ),
 )

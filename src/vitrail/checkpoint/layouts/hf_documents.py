@@ -89,7 +89,10 @@ def _more(kind: str, config: ViTConfig, dialect: Dialect) -> Mapping[str, Any]:
             if not isinstance(config.positions, RotaryPositions):
                 raise ConfigError("DINOv3 has rotary positions.")
             missing = dialect["missing"]
-            biases = {"query_bias": config.qkv_bias, "value_bias": config.qkv_bias}
+            biases = {
+                f"{part}_bias": config.qkv_bias and f"attention.{part}" not in missing["biases"]
+                for part in ("query", "value")
+            }
             biases |= {"key_bias": config.qkv_bias and not missing["key_bias"]}
             biases |= {"proj_bias": "attention.out" not in missing["biases"]}
             biases |= {"mlp_bias": "mlp.contract" not in missing["biases"]}

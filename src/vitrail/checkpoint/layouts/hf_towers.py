@@ -99,7 +99,7 @@ def infer(kind: str, headers: Headers, hints: Request, documents: Mapping[str, A
         "mlp": "gated" if gated else "plain",
         "activation": _activation(kind, told, hints, documents, gated=gated),
         "epsilon": told.get("layer_norm_eps", noted(documents, "epsilon", family.defaults["layer_norm_eps"])),
-        "qkv_bias": f"{block}{names.qkv[0]}bias" in headers,
+        "qkv_bias": any(f"{block}{name}bias" in headers for name in names.qkv),
         "layer_scale": _scale(documents) if names.scales and f"{block}{names.scales[0]}" in headers else None,
         "dropout": said.get("hidden_dropout_prob", 0.0),
         "attention_dropout": said.get("attention_probs_dropout_prob", said.get("attention_dropout", 0.0)),
@@ -126,9 +126,10 @@ def infer(kind: str, headers: Headers, hints: Request, documents: Mapping[str, A
     fields.pop("doubtless", None)
     left_out += headers.take(*[name for name in headers.shapes if name.endswith("relative_position_index")])
     key_bias = fields["qkv_bias"] and f"{block}{names.qkv[1]}bias" not in headers
-    lacking = [f"{names.layer}0.{name}" for name in (names.out, names.expand, names.contract)]
-    known = ("attention.out", "mlp.expand", "mlp.contract")
-    absent = tuple(ours for ours, name in zip(known, lacking, strict=True) if f"{name}.bias" not in headers)
+    query, _, value = (name.rstrip(".") for name in names.qkv)
+    known = {"attention.query": query, "attention.value": value} if fields["qkv_bias"] else {}
+    known |= {"attention.out": names.out, "mlp.expand": names.expand, "mlp.contract": names.contract}
+    absent = tuple(ours for ours, name in known.items() if f"{block}{name}.bias" not in headers)
     missing = replace(family.missing, key_bias=key_bias, biases=(*family.missing.biases, *absent))
     inferred = (
         notes if top or read_note(documents) else (*notes, f"epsilon {fields['epsilon']:g}, as transformers' default")

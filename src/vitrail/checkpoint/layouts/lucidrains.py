@@ -9,12 +9,13 @@ from vitrail.checkpoint.adapt import Request
 from vitrail.checkpoint.archives.base import Entry, Headers
 from vitrail.checkpoint.layouts.base import Codec, Dialect, Found, Holds, Layout, Row, common_prefix, read_note
 from vitrail.checkpoint.layouts.codecs import SAME, pair
-from vitrail.checkpoint.layouts.inference import file_grid, find_head, noted_grid
+from vitrail.checkpoint.layouts.inference import file_grid, find_head, is_square, noted_grid
 from vitrail.checkpoint.layouts.vit_rows import Missing, TorchNames, vit_rows
 from vitrail.config import LearnedPositions, ModelConfig, PatchStem, Sinusoidal2DPositions, ViTConfig
 from vitrail.errors import CheckpointError
 
 LAYER = "transformer.layers."
+ONE_HEAD = "attention.out.weight"
 TODAY = TorchNames(
     patches="to_patch_embedding.2",
     token="cls_token",
@@ -53,7 +54,7 @@ def infer(headers: Headers, hints: Request, documents: Mapping[str, Any]) -> Fou
     normed = "to_patch_embedding.2.weight" in headers
     kernel = "to_patch_embedding.2" if normed else "to_patch_embedding.1"
     width, values = headers.shape(f"{kernel}.weight", 2)
-    stem, channels = _patches(values, normed=normed)
+    stem, channels = _patches(values, headers, hints, normed=normed)
     attention = headers.shape(f"{first}{names.qkv[0]}weight", 2)[0] // 3
     heads = hints.fields.get("heads", read_note(documents).get("heads"))
     if not isinstance(heads, int) or isinstance(heads, bool) or heads < 1 or attention % heads:
@@ -86,9 +87,15 @@ def infer(headers: Headers, hints: Request, documents: Mapping[str, Any]) -> Fou
         epsilon=1e-5,
     )
     lacking = ["attention.out"] if f"{first}{names.out}.bias" not in headers else []
+    if heads == 1 and attention == width and f"{first}{names.out}.weight" not in headers:
+        lacking.append(ONE_HEAD)  # which vit-pytorch gives no output layer
     axes = len(headers.shapes.get("cls_token", (1, 1, 1)))
     dialect = {"prefix": headers.prefix, "kind": kind, "kernel": kernel, "head": found or head, "axes": axes}
     said = f"{heads} heads as said; exact GELU and epsilon 1e-5, as vit-pytorch has"
+    if channels == 1 and stem.patch % 2 == 0:
+        said += (
+            f"; patches of {stem.patch} pixels of 1 channel (of {stem.patch // 2} of 4 they would have as many values)"
+        )
     if token and axes == 3:
         said += "; the class token is the representation, as its pool='cls'"
     return Found(
@@ -104,13 +111,22 @@ def _empty(headers: Headers) -> tuple[str, ...]:
     return headers.take("cls_token") if 0 in headers.shapes.get("cls_token", (1,)) else ()
 
 
-def _patches(values: int, *, normed: bool) -> tuple[PatchStem, int]:
-    """Find the patch side and the channels of so many values: three channels, or one."""
+def _patches(values: int, headers: Headers, hints: Request, *, normed: bool) -> tuple[PatchStem, int]:
+    """Find the patch side and the channels of so many values: three channels, or one, or what the image size says."""
     for channels in (3, 1):
         side = isqrt(values // channels)
         if values % channels == 0 and side * side * channels == values:
             return PatchStem(patch=side, norms=normed), channels
-    raise CheckpointError(f"patches of {values} values are no squares of 3 channels or of 1.")
+    table = headers.shapes.get("pos_embedding", (0, 0))[-2]
+    table -= "cls_token" in headers and headers.shapes["cls_token"][-2] > 0
+    if hints.image_size is not None and table > 0 and is_square(table):
+        side = hints.image_size[0] // isqrt(table)
+        if side and values % (side * side) == 0:
+            return PatchStem(patch=side, norms=normed), values // (side * side)
+    raise CheckpointError(
+        f"patches of {values} values are no squares of 3 channels or of 1. Of other channels say the "
+        "image_size=... that the model was trained on, where that is a square."
+    )
 
 
 def _tokens(
@@ -135,8 +151,12 @@ def rows(config: ModelConfig, dialect: Dialect) -> Iterator[Row]:
     names = replace(
         KINDS[dialect["kind"]], patches=dialect["kernel"], head=dialect["head"], token_axes=axes, table_axes=axes
     )
+    from vitrail.checkpoint.layouts.table_codecs import constant  # few files need it
+
     missing = Missing(biases=tuple(dialect["missing"]["biases"]))
     for row in vit_rows(config, names, missing=missing):
+        if missing.has(ONE_HEAD) and row.ours.endswith(ONE_HEAD):
+            row = row._replace(theirs=(), codec=constant(row.ours, row.shape))
         if row.ours == "embedding.projection.weight":  # a linear layer of flat patches, by row, column and channel
             shape = (config.width, config.stem.patch**2 * config.channels)
             row = row._replace(shape=shape, codec=Codec(SAME.read, SAME.write))

@@ -139,13 +139,13 @@ def table_grid(count: int, stem: Stem, hints: Request, choices: list[int]) -> tu
             return hints.grid, count - needed
         raise CheckpointError(f"grid={tuple(hints.grid)} has {needed} positions; the file's table has {count}.")
     squares = [entries for entries in choices if is_square(count - entries)]
-    if len(squares) == 1:
+    rows, cols = (0, 0) if hints.image_size is None else stem.grid(*hints.image_size)
+    fits = bool(rows * cols) and count - rows * cols in choices
+    if len(squares) == 1 and (not fits or rows == cols or count - rows * cols == squares[0]):
         side = isqrt(count - squares[0])
         return (side, side), squares[0]
-    if hints.image_size is not None:
-        rows, cols = stem.grid(*hints.image_size)
-        if count - rows * cols in choices:
-            return (rows, cols), count - rows * cols
+    if fits and len(squares) != 1:
+        return (rows, cols), count - rows * cols
     raise CheckpointError(
         f"the file's table of {count} positions is no square grid, or more than one. Say which with grid=(rows, cols)."
     )

@@ -77,8 +77,8 @@ class TorchNames:
 class Missing:
     """What a file of this layout lacks: biases, which are zero, and positions of the tokens before the patches."""
 
-    biases: tuple[str, ...] = ()  # by our names, without the block's
-    key_bias: bool = False
+    biases: tuple[str, ...] = ()  # by our names, without the block's; attention.query, .key and .value too
+    key_bias: bool = False  # that of keys
     placed: int | None = None  # how many of the tokens before the patches have a position; None: all of them
 
     def has(self, name: str) -> bool:
@@ -87,6 +87,7 @@ class Missing:
 
 
 NOTHING = Missing()
+PARTS = ("query", "key", "value")
 
 
 def zeros(*shape: int) -> Codec:
@@ -102,18 +103,22 @@ def zeros(*shape: int) -> Codec:
     return Codec(lambda: torch.zeros(shape), write)
 
 
-def _without_key(read: Tensor, value: Tensor) -> Tensor:
-    return torch.cat([read.reshape(-1), torch.zeros_like(read).reshape(-1), value.reshape(-1)])
+def _some_biases(held: tuple[bool, ...]) -> Codec:
+    """Make the codec of biases of query, key and value of which a layout has only some: the others are zero."""
 
+    def read(*theirs: Tensor) -> Tensor:
+        given = iter(theirs)
+        return torch.cat([(next(given) if has else torch.zeros_like(theirs[0])).reshape(-1) for has in held])
 
-def _drop_key(ours: Tensor, shape: Shape) -> tuple[Tensor, ...]:
-    query, key, value = ours.chunk(3)
-    if key.any():
-        raise CheckpointError("the layout has no biases of keys, and training has moved them. Take layout=vitrail.")
-    return query.reshape(shape), value.reshape(shape)
+    def write(ours: Tensor, shape: Shape) -> tuple[Tensor, ...]:
+        parts = ours.chunk(3)
+        if lost := [name for name, has, part in zip(PARTS, held, parts, strict=True) if not has and part.any()]:
+            raise CheckpointError(
+                f"the layout has no biases of {' and '.join(lost)}, and training has moved them. Take layout=vitrail."
+            )
+        return tuple(part.reshape(shape) for part, has in zip(parts, held, strict=True) if has)
 
-
-WITHOUT_KEY = Codec(_without_key, _drop_key)
+    return Codec(read, write)
 
 
 def table_codec(placed: int, leading: int, axes: int) -> Codec:
@@ -196,8 +201,11 @@ def _block(ours: str, theirs: str, config: ViTConfig, names: TorchNames, missing
     weights, biases = (tuple(f"{theirs}{name}{kind}" for name in names.qkv) for kind in ("weight", "bias"))
     yield Row(f"{ours}.attention.qkv.weight", weights, (rows, width), codec)
     biases = tuple(theirs + name for name in names.biases) or biases
-    if config.qkv_bias and missing.key_bias:
-        yield Row(f"{ours}.attention.qkv.bias", (biases[0], biases[-1]), (mixed,), WITHOUT_KEY)
+    held = tuple(not (missing.has(f"attention.{part}") or (part == "key" and missing.key_bias)) for part in PARTS)
+    if config.qkv_bias and not all(held):
+        every = biases if len(biases) == 3 else (biases[0], "", biases[-1])
+        present = tuple(name for name, has in zip(every, held, strict=True) if has)
+        yield Row(f"{ours}.attention.qkv.bias", present, (mixed,), _some_biases(held))
     elif config.qkv_bias:
         yield Row(f"{ours}.attention.qkv.bias", biases, (rows,), codec)
     if config.qk_norm:

@@ -3,25 +3,20 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
+from time import monotonic
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.func import functional_call
+from torch import Tensor
 
-from vitrail.checkpoint.adapt import Request, Weights
 from vitrail.checkpoint.archives.base import Archive
-from vitrail.checkpoint.layouts.table import configure, rows
-from vitrail.config import ViTConfig
+from vitrail.checkpoint.proposing.trial import ENDS, FEW, NEVER, STARTS, Trial
 from vitrail.config.name_tables import Choices, NamesTable, combinations
-from vitrail.errors import CheckpointError, ConfigError, VitrailError
-from vitrail.models import Model, ViT, skeleton
+from vitrail.errors import ConfigError
 
 CLOSE = 1e-4  # difference that is agreement, relative to the largest output where that is over 1
 SAME = 1e-5  # differences that a number format explains
-FEW = 2  # images that the search looks at
-MOST = 20_000  # ways that are tried
-KEPT = 1024  # models without weights
+NEAR = 0.05  # differences that an activation and an epsilon may explain
+LONGEST = 120.0  # seconds of a search
 # What a step down a list of choices costs: what few models do is tried last.
 COSTS = {"activation": 2, "pooling": 3, "norm": 3, "final_norm": 2, "class_entry": 6, "order": 3, "scale": 3, "qkv": 3}
 FINE = ("epsilon", "activation")  # what changes little: tried last, around what is nearest
@@ -45,143 +40,83 @@ class Settled:
         return "\n".join(self.said)
 
 
-class Both(nn.Module):
-    """A model without weights of its own, that gives its representation and its logits."""
-
-    def __init__(self, model: Model) -> None:
-        super().__init__()
-        self.model, self.classes = model, model.config.classes
-
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Give both; no logits where there is no classifier."""
-        assert isinstance(self.model, ViT)
-        features = self.model.represent(images)
-        return features, self.model.head(features) if self.classes else None
-
-
-class Trial:
-    """A file's tensors, images, and the outputs that its own model gave for them."""
-
-    def __init__(self, archive: Archive, images: Tensor, outputs: Tensor) -> None:
-        self.read = archive.read
-        self.images, self.outputs = check_pair(images, outputs)
-        self.tried = 0
-        self._raw: dict[str, Tensor] = {}
-        self.shapes = {name: entry.shape for name, entry in archive.entries.items()}
-        self._models: dict[ViTConfig, Both] = {}
-        self.scale = max(1.0, float(self.outputs.abs().max()))
-        self.refusals: list[str] = []
-
-    def tensor(self, name: str) -> Tensor:
-        """Read a tensor once."""
-        if name not in self._raw:
-            self._raw[name] = self.read(name).float()
-        return self._raw[name]
-
-    def build(self, table: NamesTable) -> "tuple[Both, Weights]":
-        """Give the model that a settled table means, at the size of the images, and its weights."""
-        size = (self.images.shape[2], self.images.shape[3])
-        config = configure(table, self.shapes, Request(image_size=size))
-        if config.image_size != size:
-            raise CheckpointError(f"its positions are of images of {_by(config.image_size)}; these are {_by(size)}.")
-        if config.channels != self.images.shape[1]:
-            raise CheckpointError(
-                f"its patches have {config.channels} channels; the images have {self.images.shape[1]}."
-            )
-        weights: Weights = {}
-        for row in rows(table, config):
-            for name, shape in row.shapes().items():
-                if self.shapes.get(name) != shape:
-                    raise CheckpointError(f"{name!r} is {self.shapes.get(name, 'not there')}, not {shape}.")
-            weights[row.ours] = row.codec.read(*map(self.tensor, row.theirs)).contiguous()
-        if config not in self._models:
-            if len(self._models) == KEPT:
-                self._models.clear()
-            self._models[config] = Both(skeleton(config)).eval()
-        return self._models[config], weights
-
-    def difference(self, table: NamesTable, count: int | None = None) -> tuple[float, str]:
-        """Give the largest difference from the outputs, and what these are."""
-        self.tried += 1
-        try:
-            both, weights = self.build(table)
-        except (VitrailError, RuntimeError) as error:
-            self.refusals.append(str(error))
-            return float("inf"), ""
-        images, wanted = self.images[:count], self.outputs[:count]
-        with torch.inference_mode():
-            named = {f"model.{name}": tensor for name, tensor in weights.items()}
-            features, logits = functional_call(both, named, (images,), strict=True)
-        kinds: dict[str, Tensor] = {}
-        if logits is not None and logits.shape == wanted.shape:
-            kinds = {"logits": logits}
-            if is_probability(wanted):
-                kinds["probabilities"] = logits.softmax(dim=1)
-            elif bool((wanted <= 0).all()) and is_probability(wanted.exp()):
-                kinds["log-probabilities"] = logits.log_softmax(dim=1)
-        if features.shape == wanted.shape:
-            kinds["features"] = features
-        if not kinds:
-            has = f"{both.classes} classes and {features.shape[1]} features"
-            self.refusals.append(f"the outputs have {wanted.shape[1]} columns; the model has {has}.")
-            return float("inf"), ""
-        found = {kind: float((given - wanted).abs().max()) for kind, given in kinds.items()}
-        kind = min(found, key=lambda each: found[each])
-        return (found[kind] if found[kind] == found[kind] else float("inf")), kind
-
-
-def check_pair(images: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Refuse images and outputs that do not go together."""
-    if images.ndim != 4 or not images.is_floating_point() or 0 in images.shape:
-        raise ConfigError(
-            f"the images must be float B C H W, as the model read them; got {images.dtype} {tuple(images.shape)}."
-        )
-    if outputs.ndim != 2 or not outputs.is_floating_point() or outputs.shape[0] != images.shape[0]:
-        raise ConfigError(
-            f"the outputs must be float B K, one row for each of the {images.shape[0]} images; got {outputs.dtype} "
-            f"{tuple(outputs.shape)}."
-        )
-    if not (torch.isfinite(images).all() and torch.isfinite(outputs).all()):
-        raise ConfigError("the images and outputs must be finite numbers; some are NaN or infinity.")
-    return images.float(), outputs.float()
-
-
-def is_probability(rows: Tensor) -> bool:
-    """Tell whether every row is made of probabilities."""
-    return bool((rows >= 0).all()) and bool(((rows.sum(dim=1) - 1).abs() < 1e-4).all())
-
-
-def settle(archive: Archive, table: NamesTable, images: Tensor, outputs: Tensor, step: Step) -> Settled:
+def settle(
+    archive: Archive, table: NamesTable, images: Tensor, outputs: Tensor, step: Step, *, seconds: float = LONGEST
+) -> Settled:
     """Try every way to settle what is open, the likely first, until one gives these outputs; then look for others."""
     trial = Trial(archive, images, outputs)
     points = {name: _choices(name, choices, trial) for name, choices in table.open.items()}
     coarse = {name: _coarse(name, choices) for name, choices in points.items()}
-    total = min(prod(map(len, coarse.values())), MOST)
-    best: tuple[float, dict[str, object]] = (float("inf"), {})
-    seen: set[tuple[object, ...]] = set()
-    tried = 0
-    for way in combinations(coarse, COSTS):
-        if not _is_sensible(way) or (key := _key(table, way)) in seen:
-            continue
-        seen.add(key)
-        if (tried := tried + 1) > MOST:
-            break
-        step(tried, total)
-        found, _ = trial.difference(table.settled(way, checked={}), FEW)
-        if found < 0.05 * trial.scale:  # close: the rest is numerics
-            found, way = _refine(trial, table, way, points, FEW)
-        if found < best[0]:
-            best = (found, way)
-        if found <= CLOSE * trial.scale:
-            break
-    step(total, total)
-    if best[0] == float("inf"):
+    search = _Search(trial, table, points, total=prod(map(len, coarse.values())), until=monotonic() + seconds)
+    agreed = search.run(coarse, step)
+    step(search.total, search.total)
+    if agreed is not None:
+        return _agreed(trial, table, points, agreed, *trial.difference(table.settled(agreed, checked={})))
+    if search.best[0] == NEVER:
         why = trial.refusals[0] if trial.refusals else "nothing is open."
         return _nothing(table, trial, f"no way to read the file fits these images: {why}")
-    difference, kind = trial.difference(table.settled(best[1], checked={}))
-    if difference > CLOSE * trial.scale:
-        return _nothing(table, trial, _nearest(best[1], difference, trial), difference, kind)
-    return _agreed(trial, table, points, best[1], difference, kind)
+    way = search.best[1]
+    difference, kind = trial.difference(table.settled(way, checked={}))
+    return _nothing(table, trial, _nearest(way, difference, trial, search, seconds), difference, kind)
+
+
+class _Search:
+    """A search of the way that gives the outputs."""
+
+    def __init__(
+        self, trial: Trial, table: NamesTable, points: Mapping[str, tuple[object, ...]], *, total: int, until: float
+    ) -> None:
+        self.trial, self.table, self.points, self.total, self.until = trial, table, points, total, until
+        self.best: tuple[float, dict[str, object]] = (NEVER, {})
+        self.ended = False  # before every way was tried
+
+    def run(self, coarse: Mapping[str, tuple[object, ...]], step: Step) -> dict[str, object] | None:
+        """Find a way that agrees on all images; nothing where none does, or where time is over."""
+        outside = {name for name in (*STARTS, *ENDS) if name in coarse}
+        starts, ends = (
+            list(combinations({name: coarse[name] for name in names if name in coarse}, COSTS))
+            for names in (STARTS, ENDS)
+        )
+        later: list[tuple[float, dict[str, object]]] = []
+        seen: set[tuple[object, ...]] = set()
+        least = NEVER
+        for way in combinations({name: coarse[name] for name in coarse if name not in outside}, COSTS):
+            if (key := _key(self.table, way)) in seen:
+                continue
+            seen.add(key)
+            if self.trial.tried and self._is_late():
+                return None
+            step(min(self.trial.tried + 1, self.total), self.total)
+            chosen = [end for end in ends if _is_sensible(end)]
+            found = [(each, dict(whole)) for each, whole in self.trial.differences(self.table, way, starts, chosen)]
+            for each, whole in sorted(found, key=lambda pair: pair[0]):
+                self.best = min(self.best, (each, whole), key=lambda pair: pair[0])
+                if each >= NEAR * self.trial.scale:
+                    break
+                if each >= least:  # it is not the nearest so far: the others first
+                    later.append((each, whole))
+                elif (agreed := self._refined(whole)) is not None:
+                    return agreed
+                least = min(least, each)
+        for _, whole in sorted(later, key=lambda pair: pair[0]):
+            if self._is_late():
+                return None
+            if (agreed := self._refined(whole)) is not None:
+                return agreed
+        return None
+
+    def _is_late(self) -> bool:
+        self.ended = monotonic() > self.until
+        return self.ended
+
+    def _refined(self, way: dict[str, object]) -> dict[str, object] | None:
+        """Try what changes little; give the way where it agrees with the outputs of all images."""
+        found, way = _refine(self.trial, self.table, way, self.points, FEW)
+        self.best = min(self.best, (found, way), key=lambda pair: pair[0])
+        most = CLOSE * self.trial.scale
+        if found > most or self.trial.difference(self.table.settled(way, checked={}))[0] > most:
+            return None
+        return way
 
 
 def _choices(name: str, choices: tuple[object, ...], trial: Trial) -> tuple[object, ...]:
@@ -248,7 +183,10 @@ def _agreed(
             other = {**way, name: choice}
             if choice == way[name] or not _is_sensible(other) or _key(table, other) == own:
                 continue
-            found, _ = trial.difference(table.settled(other, checked={}))
+            tried = table.settled(other, checked={})
+            if trial.difference(tried, FEW)[0] > CLOSE * trial.scale:
+                continue
+            found, _ = trial.difference(tried)
             if found <= CLOSE * trial.scale and not _much_worse(found, difference, trial.scale):
                 twins.append(choice)
         if not twins:
@@ -281,12 +219,16 @@ def _much_worse(found: float, best: float, scale: float) -> bool:
     return found > 3 * best and found > SAME * scale * 0.2
 
 
-def _nearest(way: Mapping[str, object], difference: float, trial: Trial) -> str:
+def _nearest(way: Mapping[str, object], difference: float, trial: Trial, search: _Search, seconds: float) -> str:
     values = ", ".join(f"{name} {_show(value)}" for name, value in way.items())
-    return (
-        f"none of {trial.tried:,} ways gives these outputs, so its model does something that no table can say; "
-        f"the nearest differs by {difference:.2g} of {trial.scale:.2g}: {values}"
-    )
+    nearest = f"the nearest differs by {difference:.2g} of {trial.scale:.2g}: {values}"
+    if search.ended:
+        return (
+            f"none of {trial.tried:,} ways that were tried in {seconds:g} s, of {search.total:,}, gives these outputs; "
+            f"{nearest}. Write the table (write_names), say in it what you know, such as heads, and check that one"
+        )
+    none = f"none of {trial.tried:,} ways gives these outputs"
+    return f"{none}, so its model does something that no table can say; {nearest}"
 
 
 def _nothing(table: NamesTable, trial: Trial, what: str, difference: float = float("inf"), kind: str = "") -> Settled:

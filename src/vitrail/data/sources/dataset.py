@@ -93,7 +93,10 @@ def python_splits(
     most = max((int(found.max()) for found in labels.values()), default=-1)
     count = sum(map(len, labels.values()))
     if not names and most >= MOST_CLASSES + 10 * count:
-        raise DataError(f"{count:,} images, and the label {most}. Number classes from 0, or give `classes`.")
+        raise DataError(
+            f"a label is {most}, and there are {count:,} images: no classes that are numbered from 0 reach so far. "
+            "Number them so, or give `classes`."
+        )
     class_names = names.pop() if names else tuple(map(str, range(most + 1)))
     if most >= len(class_names):
         raise DataError(f"labels must be below {len(class_names)}, the number of classes; got {most}. Name them all.")
