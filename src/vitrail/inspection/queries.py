@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.data.decode import Pixels
-from vitrail.data.mask_files import draw_boxes, lay_over
+from vitrail.data.overlays import colors_of, draw_boxes, lay_over
 from vitrail.data.transforms.annotated import squashed
 from vitrail.data.transforms.finish import scale
 from vitrail.data.transforms.resize import evaluation_image, resize, to_tensor
@@ -20,6 +20,7 @@ from vitrail.models import Model, eval_mode
 from vitrail.models.dense import DenseViT
 
 SHOWN, LEAST = 8, 0.1  # queries of an image, and how sure they must be of a class
+GRAY, NOTHING = 200, 255  # of a background; the number of what is outside a mask
 SIDE = 224  # pixels of a picture's shorter side
 
 
@@ -55,7 +56,7 @@ def look_at_queries(model: Model, pixels: Pixels, names: Sequence[str]) -> tuple
         seen = [each[query].float().cpu() for each in weights]  # T each
         patches = grid[0] * grid[1]
         maps = [_lit(picture, each[-patches:].unflatten(0, grid)) for each in seen]
-        answer = _answer(picture, said.masks[0], said.boxes[0], query, int(classes[query]))
+        answer = _answer(picture, said.masks[0], said.boxes[0], query, int(classes[query]), names)
         on_patches = [float(each[-patches:].sum()) for each in seen]
         label = names[int(classes[query])]
         found.append(QueryLook(query, label, float(scores[query]), on_patches, maps, answer))
@@ -75,14 +76,17 @@ def _lit(picture: Pixels, weights: Tensor) -> Pixels:
     return light_up(picture, large)
 
 
-def _answer(picture: Pixels, masks: Tensor, boxes: Tensor, query: int, number: int) -> Pixels:
+def _answer(picture: Pixels, masks: Tensor, boxes: Tensor, query: int, number: int, names: Sequence[str]) -> Pixels:
+    colors = colors_of(names)
+    colors = np.where(colors.any(axis=1, keepdims=True), colors, GRAY).astype(np.uint8)  # a background is shown too
     height, width = picture.shape[:2]
     if len(masks):
         whole = torch.nn.functional.interpolate(masks[query][None, None].float(), size=(height, width), mode="bilinear")
         inside: NDArray[np.bool_] = (whole[0, 0] > 0).cpu().numpy()
-        return lay_over(picture, np.where(inside, number + 1, 0).astype(np.uint8))
+        colors[NOTHING] = 0
+        return lay_over(picture, np.where(inside, number, NOTHING).astype(np.uint8), colors)
     sides = np.array([width, height, width, height])
-    return draw_boxes(picture, boxes[query : query + 1].float().cpu().numpy() * sides, np.array([number]))
+    return draw_boxes(picture, boxes[query : query + 1].float().cpu().numpy() * sides, np.array([number]), colors)
 
 
 def document_of(name: str, looks: Sequence[QueryLook]) -> dict[str, Any]:

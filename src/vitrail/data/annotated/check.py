@@ -1,17 +1,18 @@
 """What is wrong with masks and boxes: sizes, numbers, boxes of nothing, boxes outside, classes without a name."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.data.annotation import VOID, Annotation, checked
+from vitrail.data.annotation import VOID, Annotation, selected
 from vitrail.data.check import EXAMPLES, Findings, SplitReport, letterboxed
 from vitrail.data.decode import ImageError, OpenImage, Pixels
-from vitrail.data.mask_files import draw_boxes, lay_over
+from vitrail.data.overlays import colors_of, draw_boxes, lay_over, scaled
 from vitrail.data.source import Source
 
-ROW = 12  # examples of a class on a sheet
+ROW = 8  # examples of a class on a sheet
+CELL = 288  # pixels of a picture there
 SLACK = 1.0  # pixels by which a box may reach over the edge: some count pixels from 0 and some from 1
 Progress = Callable[[int, int], None]
 
@@ -89,23 +90,28 @@ def counts_of(found: Annotation, classes: int) -> NDArray[np.int64]:
     return np.bincount(values.ravel().astype(np.int64), minlength=classes)[:classes]
 
 
-def drawn(source: Source, index: int, cell: int = 192) -> Pixels:
-    """Draw what is known of an image over it, in a square; red where one of them cannot be read."""
-    return letterboxed(_drawn(source, index), cell)
-
-
-def _drawn(source: Source, index: int) -> Pixels | None:
+def drawn(source: Source, index: int) -> Pixels:
+    """Draw what is known of an image over it, in a square: as far as it is sound; red where nothing can be shown."""
     try:
         data = source.read(index)
         pixels = OpenImage(data).picture() if isinstance(data, bytes) else data
-        found = checked(source.annotation(index), *pixels.shape[:2])
     except ImageError:
-        return None
-    return draw_annotation(pixels, found, source.class_names)
+        return letterboxed(None, CELL)
+    small = scaled(pixels, CELL // 2, CELL)
+    try:
+        found = source.annotation(index)
+    except ImageError:
+        return letterboxed(small, CELL)
+    named = selected(found, found.classes >= 0)
+    drawn_over = draw_annotation(small, named, source.class_names, scale=small.shape[0] / pixels.shape[0], tell=False)
+    return letterboxed(drawn_over, CELL)
 
 
-def draw_annotation(pixels: Pixels, found: Annotation, names: tuple[str, ...]) -> Pixels:
-    """Draw classes of pixels, or boxes with their classes' names, over an image."""
+def draw_annotation(
+    pixels: Pixels, found: Annotation, names: Sequence[str], *, scale: float = 1.0, tell: bool = True
+) -> Pixels:
+    """Draw classes of pixels, or boxes and what they are, over an image that is shown so many times larger."""
     if found.mask is not None:
-        return lay_over(pixels, found.mask)
-    return draw_boxes(pixels, found.boxes, found.classes, [names[number] for number in found.classes])
+        return lay_over(pixels, found.mask, colors_of(names))
+    texts = [names[number] for number in found.classes.tolist()] if tell else []
+    return draw_boxes(pixels, found.boxes * scale, found.classes, colors_of(names), texts)
