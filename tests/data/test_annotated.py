@@ -224,7 +224,10 @@ def test_parquet_with_a_column_of_masks(tmp_path: Path) -> None:
         for name, array in zip(rows, scene(number), strict=True):
             save(tmp_path / "x.png", array)
             rows[name].append((tmp_path / "x.png").read_bytes())
-    parquet.write_table(arrow.table(rows), tmp_path / "train.parquet")
+    for split in ("train", "validation"):
+        parquet.write_table(arrow.table(rows), tmp_path / f"{split}.parquet")
+    assert kind_of(tmp_path) == kind_of(tmp_path / "train.parquet") == "segment"
+    assert list(open_annotated(tmp_path, "segment")) == ["train", "val"]
     source = open_annotated(tmp_path / "train.parquet", "segment")["train"]
     assert np.array_equal(mask_in(source, 2), scene(2)[1])
     with pytest.raises(DataError, match="for task=segment"):

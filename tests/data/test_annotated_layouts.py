@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import vitrail
 from vitrail.data.annotated.open import open_annotated
 from vitrail.errors import DataError
 
@@ -56,3 +57,15 @@ def test_where_no_mask_can_be_read_the_first_says_why(tmp_path: Path) -> None:
     save(tmp_path / "masks" / "a.png", colors)
     with pytest.raises(DataError, match=r"has a class in it\. The first that cannot be: a mask in colors \(RGB\)"):
         open_annotated(tmp_path, "segment")
+
+
+def test_data_check_says_how_many_objects_there_are_and_what_shares_of_the_pixels(tmp_path: Path) -> None:
+    for number, numbers in enumerate(([[0, 0, 1, 255]], [[0, 2, 2, 2]], [[0, 0, 0, 0]])):
+        save(tmp_path / "masks" / f"{number}.png", np.array(numbers, np.uint8).repeat(5, 0))
+        save(tmp_path / "instances" / f"{number}.png", np.array(numbers, np.uint8).repeat(5, 0) % 255)
+        save(tmp_path / "images" / f"{number}.png", np.full((5, 4, 3), 9 * number, np.uint8))
+    said = vitrail.check_data(tmp_path).splits["all"]
+    assert said.known == ["pixels that count: 0 63.6%, 1 9.1%, 2 27.3%; 8.3% of all is void"]
+    assert said.uneven is None
+    said = vitrail.check_data(tmp_path, task="detect").splits["all"]
+    assert said.known == ["2 objects, at most 1 in an image, none in 1 images: 1 1, 2 1"]

@@ -89,7 +89,7 @@ class SplitReport:
     formats: Counter[str] = field(default_factory=Counter)
     traits: Counter[str] = field(default_factory=Counter)
     problems: dict[str, Findings] = field(default_factory=dict)
-    known: list[str] = field(default_factory=list)  # of several labels or numbers of each image, in words
+    known: list[str] = field(default_factory=list)  # of labels, numbers, pixels or objects of images, in words
 
     @property
     def imbalance(self) -> float:

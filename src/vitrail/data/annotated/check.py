@@ -6,10 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.data.annotation import VOID, Annotation, selected
-from vitrail.data.check import EXAMPLES, Findings, SplitReport, letterboxed
+from vitrail.data.check import EXAMPLES, ROWS, Findings, SplitReport, letterboxed
 from vitrail.data.decode import ImageError, OpenImage, Pixels
 from vitrail.data.overlays import colors_of, draw_boxes, lay_over, scaled
 from vitrail.data.source import Source
+from vitrail.errors import some_of
 
 ROW = 8  # examples of a class on a sheet
 CELL = 288  # pixels of a picture there
@@ -25,7 +26,7 @@ def check_annotations(
     total, done = sum(len(source) for source in splits.values()), 0
     for split, source in splits.items():
         names = source.class_names
-        pixels, images = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
+        tally = Tally(names)
         problems, examples = reports[split].problems, shown.setdefault(split, {name: [] for name in names})
         for index in range(len(source)):
             done += 1
@@ -40,14 +41,45 @@ def check_annotations(
                 continue
             for kind, text in judge(found, *size):
                 problems.setdefault(kind, Findings()).add(f"{source.name(index)}: {text}", index)
-            counts = counts_of(found, len(names))
-            pixels += counts
-            images += counts > 0
+            counts = tally.add(found)
             for number in np.flatnonzero(counts):
                 if len(examples[names[number]]) < min(ROW, EXAMPLES):
                     examples[names[number]].append(index)
-        reports[split].class_counts = dict(zip(names, images.tolist(), strict=True))
+        reports[split].class_counts = dict(zip(names, tally.images.tolist(), strict=True))
+        reports[split].known = [tally.describe()] if tally.seen else []
     return shown
+
+
+class Tally:
+    """The pixels, or the objects, of each class of a split, and the images that have some."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names, self.counts, self.images = names, np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
+        self.seen = self.bare = self.most = self.crowds = self.void = 0
+        self.pixels = False
+
+    def add(self, found: Annotation) -> NDArray[np.int64]:
+        """Count what is known of an image; gives the counts of it."""
+        counts = counts_of(found, len(self.names))
+        self.counts += counts
+        self.images += counts > 0
+        self.seen, self.bare, self.most = self.seen + 1, self.bare + (not counts.any()), max(self.most, counts.sum())
+        self.crowds += int(found.crowd.sum())
+        if found.mask is not None:
+            self.pixels, self.void = True, self.void + int((found.mask == VOID).sum())
+        return counts
+
+    def describe(self) -> str:
+        """Say what there is: shares of the pixels, or numbers of objects."""
+        whole = int(self.counts.sum())
+        if self.pixels:
+            rows = [f"{name} {count / max(whole, 1):.1%}" for name, count in zip(self.names, self.counts, strict=True)]
+            void = f"; {self.void / max(whole + self.void, 1):.1%} of all is void" if self.void else ""
+            return f"pixels that count: {some_of(rows, ROWS)}{void}"
+        rows = [f"{name} {count:,}" for name, count in zip(self.names, self.counts, strict=True)]
+        bare = f", none in {self.bare:,} images" if self.bare else ""
+        crowds = f", {self.crowds:,} of them crowds or not judged" if self.crowds else ""
+        return f"{whole:,} objects, at most {self.most:,} in an image{bare}{crowds}: {some_of(rows, ROWS)}"
 
 
 def size_of(data: bytes | Pixels) -> tuple[int, int]:
@@ -113,5 +145,5 @@ def draw_annotation(
     """Draw classes of pixels, or boxes and what they are, over an image that is shown so many times larger."""
     if found.mask is not None:
         return lay_over(pixels, found.mask, colors_of(names))
-    texts = [names[number] for number in found.classes.tolist()] if tell else []
+    texts = [names[int(number)] for number in found.classes] if tell else []
     return draw_boxes(pixels, found.boxes * scale, found.classes, colors_of(names), texts)
