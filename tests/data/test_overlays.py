@@ -17,6 +17,7 @@ def test_near_classes_have_colors_far_apart_and_a_background_has_none() -> None:
     assert len({tuple(row) for row in palette()[:100].tolist()}) == 100
     assert not colors_of(("Background", "cat"))[0].any()
     assert colors_of(("background", "cat"))[1].tolist() == colors_of(NAMES)[0].tolist() == palette()[1].tolist()
+    assert colors_of(("pet", "background", "edge"))[:3].tolist() == palette()[[1, 0, 2]].tolist()
     assert colors_of(NAMES)[255].tolist() == palette()[255].tolist()
 
 

@@ -19,7 +19,6 @@ from vitrail.models.dense_heads import LinearPatches, Objects, Prediction, Queri
 from vitrail.ops.assignment import assign
 from vitrail.ops.dense import (
     class_scores,
-    compared_at,
     guess_losses,
     match,
     pixel_losses,
@@ -27,6 +26,7 @@ from vitrail.ops.dense import (
     targets_of_boxes,
     targets_of_masks,
 )
+from vitrail.ops.dense_size import compared_at
 
 SMALL = {"depth": 3, "width": 24, "mlp_width": 40, "heads": 3, "image_size": (24, 40)}
 VOID = 255

@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from vitrail.data.decode import Pixels
+from vitrail.data.decode import OpenImage, Pixels
+from vitrail.data.pixels import to_picture
 from vitrail.data.transforms.resize import resize, to_tensor
 
 GOLDEN = 0.381966  # of the circle of hues, from a class to the next: no two near numbers look alike
-BACKGROUND = ("background", "0")  # names of a first class that is no object: it stays as it is
+BACKGROUND = "background"  # the class that is no object, by its name; where none is named so, a first one called 0
 VOID_COLOR = (224, 224, 192)  # of 255, as Pascal VOC's masks have it
 SMALLEST = 11  # pixels of letters
 EDGED = 220  # pixels of the shorter side from which on lines have a dark edge
@@ -37,9 +38,15 @@ def palette() -> NDArray[np.uint8]:
 
 def colors_of(names: Sequence[str]) -> NDArray[np.uint8]:
     """Give the colors of classes by their numbers: a background is black, which tints nothing; nothing else is."""
-    if names and names[0].lower() in BACKGROUND:
-        return palette()
-    return np.concatenate([palette()[1:255], palette()[:1], palette()[255:]])
+    plain = [name.lower() for name in names]
+    empty = plain.index(BACKGROUND) if BACKGROUND in plain else 0 if plain[:1] == ["0"] else 254
+    order = [*range(1, empty + 1), 0, *range(empty + 1, 256)]
+    return palette()[order]
+
+
+def picture_of(data: bytes | Pixels) -> Pixels:
+    """Show an image to people: gray, or three colors of 8 bits; of images of more channels or bits as much as that."""
+    return OpenImage(data).picture() if isinstance(data, bytes) else to_picture(data)
 
 
 def scaled(pixels: Pixels, least: int, most: int) -> Pixels:

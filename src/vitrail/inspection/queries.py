@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.data.decode import Pixels
-from vitrail.data.overlays import colors_of, draw_boxes, lay_over
+from vitrail.data.decode import OpenImage, Pixels
+from vitrail.data.overlays import colors_of, draw_boxes, lay_over, picture_of
 from vitrail.data.transforms.annotated import squashed
 from vitrail.data.transforms.finish import scale
 from vitrail.data.transforms.resize import evaluation_image, resize, to_tensor
@@ -35,14 +35,15 @@ class QueryLook(NamedTuple):
     answer: Pixels  # its mask or box
 
 
-def look_at_queries(model: Model, pixels: Pixels, names: Sequence[str]) -> tuple[Pixels, list[QueryLook]]:
+def look_at_queries(model: Model, data: bytes | Pixels, names: Sequence[str]) -> tuple[Pixels, list[QueryLook]]:
     """Give the picture, as the model sees its shape, and the queries that say something of it, the surest first."""
     if not isinstance(model, DenseViT) or not model.joined:
         raise ConfigError("a linear head has no queries. Take a model with head=queries.")
     size, like = model.config.image_size, next(model.parameters())
-    levels = evaluation_image(pixels, size, squashed(model.card.preprocessing), None, model.config.channels)
+    image = OpenImage(data) if isinstance(data, bytes) else data
+    levels = evaluation_image(image, size, squashed(model.card.preprocessing), None, model.config.channels)
     batch = scale(levels[None].to(like.device), model.card.preprocessing).to(like.dtype)
-    picture = _picture(pixels, size)
+    picture = _picture(picture_of(data), size)
     with eval_mode(model):
         said, grid = model(batch), model.grid_of(batch)
         blocks = range(model.first_joined, len(model.blocks))

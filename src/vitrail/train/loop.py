@@ -74,6 +74,7 @@ class Plan:
     stopped: Callable[[], bool] = lambda: False  # somebody asks to end here
     no_sync: Callable[[], AbstractContextManager[object]] = nullcontext  # gradients from the other ranks
     pad_to_micro_batch: bool = False  # as a compiled model is made for one size
+    objects: int = 0  # that an image has at most, of those that were looked at; of tasks of pixels or objects
     planned: int = 0  # steps at first
     turn: Turn | None = None  # the last one
 

@@ -13,8 +13,7 @@ from vitrail.config.dense import DenseTask
 from vitrail.config.given import is_checkpoint
 from vitrail.data.annotated.check import draw_annotation
 from vitrail.data.annotated.open import open_annotated
-from vitrail.data.decode import OpenImage
-from vitrail.data.overlays import scaled
+from vitrail.data.overlays import picture_of, scaled
 from vitrail.data.source import Source, Subset
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluation.dense import (
@@ -186,8 +185,7 @@ def _shown(model: Model, source: Source, found: DenseMeasured, how: InferenceOpt
     for rows, _ in answer_source(model, part, how, windows=windows):
         for place, known, answer in rows:
             sample = chosen[place]
-            data = source.read(sample)
-            pixels = OpenImage(data).picture() if isinstance(data, bytes) else data
+            pixels = picture_of(source.read(sample))
             shown, names = scaled(pixels, LEAST, WIDE), source.class_names
             scale = shown.shape[0] / pixels.shape[0]
             truth = draw_annotation(shown, known, names, scale=scale)

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from vitrail.config.check import rate
 from vitrail.config.dense import DenseTask
 from vitrail.data.annotation import VOID
-from vitrail.data.decode import OpenImage, Pixels, encode
+from vitrail.data.decode import Pixels, encode
 from vitrail.data.mask_files import encode_mask
-from vitrail.data.overlays import colors_of
+from vitrail.data.overlays import colors_of, picture_of
 from vitrail.data.source import Source
 from vitrail.errors import DataError, one_line
 from vitrail.evaluation.dense import Unannotated, answer_source
@@ -77,8 +77,7 @@ class DensePrediction:
 
     def pixels(self) -> Pixels:
         """Read the image again, to draw over it."""
-        data = self.source.read(self.sample)
-        return OpenImage(data).picture() if isinstance(data, bytes) else data
+        return picture_of(self.source.read(self.sample))
 
     def overlay(self) -> Pixels:
         """Draw the mask or the boxes over the image; a small one is shown larger, in whole steps, so that names fit."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from vitrail.data.annotation import VOID, Annotation, selected
 from vitrail.data.check import EXAMPLES, ROWS, Findings, SplitReport, letterboxed
 from vitrail.data.decode import ImageError, OpenImage, Pixels
-from vitrail.data.overlays import colors_of, draw_boxes, lay_over, scaled
+from vitrail.data.overlays import colors_of, draw_boxes, lay_over, picture_of, scaled
 from vitrail.data.source import Source
 from vitrail.errors import some_of
 
@@ -125,8 +125,7 @@ def counts_of(found: Annotation, classes: int) -> NDArray[np.int64]:
 def drawn(source: Source, index: int) -> Pixels:
     """Draw what is known of an image over it, in a square: as far as it is sound; red where nothing can be shown."""
     try:
-        data = source.read(index)
-        pixels = OpenImage(data).picture() if isinstance(data, bytes) else data
+        pixels = picture_of(source.read(index))
     except ImageError:
         return letterboxed(None, CELL)
     small = scaled(pixels, CELL // 2, CELL)
