@@ -1,5 +1,7 @@
 """Folders as others lay them out: Pascal VOC's lists for pixels, other words for splits, masks in colors."""
 
+import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +10,7 @@ from PIL import Image
 
 import vitrail
 from vitrail.data.annotated.open import open_annotated
+from vitrail.data.mask_files import decode_mask
 from vitrail.errors import DataError
 
 
@@ -69,3 +72,52 @@ def test_data_check_says_how_many_objects_there_are_and_what_shares_of_the_pixel
     assert said.uneven is None
     said = vitrail.check_data(tmp_path, task="detect").splits["all"]
     assert said.known == ["2 objects, at most 1 in an image, none in 1 images: 1 1, 2 1"]
+
+
+def document(folder: Path, **changed: object) -> Path:
+    """Two images of an object each; the second's is changed."""
+    rows: list[dict[str, object]] = []
+    for number in range(2):
+        save(folder / f"{number}.png", np.full((6, 8, 3), 90 * number, np.uint8))
+        row = {"id": number, "image_id": number, "category_id": 3, "bbox": [1, 2, 4, 3]}
+        rows.append(row | {"segmentation": [[1, 2, 5, 2, 5, 5, 1, 5]]})
+    rows[1] = {name: value for name, value in (rows[1] | changed).items() if value is not None}
+    images = [{"id": number, "file_name": f"{number}.png", "height": 6, "width": 8} for number in range(2)]
+    found = {"images": images, "annotations": rows, "categories": [{"id": 3, "name": "cell"}]}
+    (folder / "all.json").write_text(json.dumps(found))
+    return folder / "all.json"
+
+
+WRONG = [
+    ("detect", {"bbox": [1, 2, float("nan"), 3]}, "boxes", "not all finite"),
+    ("detect", {"bbox": ["1", "2", "4", "3"]}, "boxes", r"expected \[left, top, width, height\]"),
+    ("detect", {"bbox": None}, "boxes", "has the bbox None"),
+    ("detect", {"category_id": 9}, "classes without a name", "1 objects of classes"),
+    ("segment", {"category_id": 9}, "mask", "of category 9, which"),
+    ("segment", {"segmentation": []}, "mask", "a box and no segmentation"),
+    ("segment", {"segmentation": [[1, 2, 3, 4]]}, "mask", "less than three corners"),
+]
+
+
+@pytest.mark.parametrize(("task", "changed", "kind", "words"), WRONG, ids=str)
+def test_what_is_wrong_with_an_object_of_a_document_is_said(
+    task: str, changed: dict[str, object], kind: str, words: str, tmp_path: Path
+) -> None:
+    found = vitrail.check_data(document(tmp_path, **changed), task=task)
+    assert not found.is_clean
+    (said,) = found.splits["all"].problems[kind].examples
+    assert re.search(words, said)
+    assert "1.png" in said
+
+
+def test_images_of_one_number_and_masks_that_lost_their_numbers_are_refused(tmp_path: Path) -> None:
+    path = document(tmp_path)
+    assert open_annotated(path, "segment")["all"].annotation(1).mask is not None
+    said = json.loads(path.read_text())
+    said["images"][1]["id"] = 0
+    path.write_text(json.dumps(said))
+    with pytest.raises(DataError, match=r"1 numbers of images come twice, such as 0\. Give each its own id"):
+        open_annotated(path, "detect")
+    save(tmp_path / "mask.jpg", np.zeros((6, 8), np.uint8))
+    with pytest.raises(DataError, match="does not keep the numbers of a mask"):
+        decode_mask((tmp_path / "mask.jpg").read_bytes())

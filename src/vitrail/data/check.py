@@ -30,7 +30,7 @@ EXTREME = 5  # the longer side by the shorter
 ROWS = 12  # classes and examples of a contact sheet
 REMEMBERED = 65_536  # contents whose judgement is kept, for where they come again
 # What may be wrong with masks and boxes.
-SPOILING = ("mask", "box sizes", "empty boxes", "boxes outside", "classes without a name")
+SPOILING = ("mask", "boxes", "box sizes", "empty boxes", "boxes outside", "classes without a name")
 KNOWN = frozenset(itertools.chain.from_iterable(FORMATS.values()))
 
 

@@ -12,12 +12,16 @@ from vitrail.data.decode import ImageError, OpenImage
 
 GRAY = ("1", "L", "P", "I", "I;16", "I;16B", "I;16L", "I;16N")  # kinds of files whose pixels are numbers
 FINE = 4  # samples of a polygon in a pixel, along each side
+LOSSY = ("JPEG", "MPO")  # formats whose numbers are not those that were saved
 MOST = 65_535  # of a mask's numbers
 
 
 def decode_mask(data: bytes) -> NDArray[np.int64]:
     """Decode the numbers of a mask, H W: the indices of an indexed file, the levels of a gray one of 8 or 16 bits."""
-    OpenImage(data)  # which refuses what is no image, or far too large
+    if OpenImage(data).format in LOSSY:  # which refuses what is no image, or far too large
+        raise ImageError(
+            "a JPEG, which does not keep the numbers of a mask: expected a PNG, made from what the numbers came from"
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

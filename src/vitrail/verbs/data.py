@@ -173,7 +173,8 @@ def check_data(
     found = check_splits(splits, mirrored=mirrored, progress=partial(report.progress, "checking images"))
     examples = {}
     if dense is not None:
-        examples = check_annotations(splits, found.splits, partial(report.progress, "checking masks and boxes"))
+        unread = "mask" if dense == "segment" else "boxes"
+        examples = check_annotations(splits, found.splits, unread, partial(report.progress, "checking masks and boxes"))
     if sheet is not None:
         _write_sheet(home_path(sheet), splits, found, examples)
     levels = {name: survey(source) for name, source in splits.items()}

@@ -19,9 +19,12 @@ Progress = Callable[[int, int], None]
 
 
 def check_annotations(
-    splits: Mapping[str, Source], reports: Mapping[str, SplitReport], progress: Progress | None = None
+    splits: Mapping[str, Source], reports: Mapping[str, SplitReport], unread: str, progress: Progress | None = None
 ) -> dict[str, dict[str, list[int]]]:
-    """Read what is known of every image, and add what is wrong to the reports; give examples of every class."""
+    """Read what is known of every image, and add what is wrong to the reports; give examples of every class.
+
+    What cannot be read is added as `unread`: mask, or boxes.
+    """
     shown: dict[str, dict[str, list[int]]] = {}
     total, done = sum(len(source) for source in splits.values()), 0
     for split, source in splits.items():
@@ -37,7 +40,7 @@ def check_annotations(
                 found = source.annotation(index)
             except ImageError as error:
                 if "unreadable" not in problems or source.name(index) not in "".join(problems["unreadable"].examples):
-                    problems.setdefault("mask", Findings()).add(f"{source.name(index)}: {error}", index)
+                    problems.setdefault(unread, Findings()).add(f"{source.name(index)}: {error}", index)
                 continue
             for kind, text in judge(found, *size):
                 problems.setdefault(kind, Findings()).add(f"{source.name(index)}: {text}", index)
@@ -107,7 +110,7 @@ def judge(found: Annotation, height: int, width: int) -> Iterator[tuple[str, str
     for box in found.boxes[(over > SLACK) & (sides > 0).all(axis=1)]:
         yield "boxes outside", f"{said(box)} of an image of {width} by {height}"
     if (unnamed := int((found.classes < 0).sum())) > 0:
-        yield "classes without a name", f"{unnamed} objects of classes that the training split does not have"
+        yield "classes without a name", f"{unnamed} objects of classes that the training split does not have, or name"
 
 
 def said(box: NDArray[np.float64]) -> str:
