@@ -79,7 +79,7 @@ def document(folder: Path, **changed: object) -> Path:
     rows: list[dict[str, object]] = []
     for number in range(2):
         save(folder / f"{number}.png", np.full((6, 8, 3), 90 * number, np.uint8))
-        row = {"id": number, "image_id": number, "category_id": 3, "bbox": [1, 2, 4, 3]}
+        row: dict[str, object] = {"id": number, "image_id": number, "category_id": 3, "bbox": [1, 2, 4, 3]}
         rows.append(row | {"segmentation": [[1, 2, 5, 2, 5, 5, 1, 5]]})
     rows[1] = {name: value for name, value in (rows[1] | changed).items() if value is not None}
     images = [{"id": number, "file_name": f"{number}.png", "height": 6, "width": 8} for number in range(2)]
@@ -116,7 +116,7 @@ def test_images_of_one_number_and_masks_that_lost_their_numbers_are_refused(tmp_
     said = json.loads(path.read_text())
     said["images"][1]["id"] = 0
     path.write_text(json.dumps(said))
-    with pytest.raises(DataError, match=r"1 numbers of images come twice, such as 0\. Give each its own id"):
+    with pytest.raises(DataError, match=r"1 numbers of images come twice, such as 0\. Give each its own"):
         open_annotated(path, "detect")
     save(tmp_path / "mask.jpg", np.zeros((6, 8), np.uint8))
     with pytest.raises(DataError, match="does not keep the numbers of a mask"):

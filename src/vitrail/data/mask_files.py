@@ -19,9 +19,7 @@ MOST = 65_535  # of a mask's numbers
 def decode_mask(data: bytes) -> NDArray[np.int64]:
     """Decode the numbers of a mask, H W: the indices of an indexed file, the levels of a gray one of 8 or 16 bits."""
     if OpenImage(data).format in LOSSY:  # which refuses what is no image, or far too large
-        raise ImageError(
-            "a JPEG, which does not keep the numbers of a mask: expected a PNG, made from what the numbers came from"
-        )
+        raise ImageError("a JPEG, which does not keep the numbers of a mask: expected a PNG of their first source")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

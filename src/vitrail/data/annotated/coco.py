@@ -92,13 +92,9 @@ def read_document(path: Path) -> dict[str, Any]:
     lists = isinstance(document, dict) and all(isinstance(document.get(key), list) for key in ("images", "annotations"))
     if not lists or not all(isinstance(image, dict) and "file_name" in image for image in document["images"]):
         raise DataError(f"{path} is not COCO's: expected an object with images, annotations and categories.")
-    twice = [
-        number for number, count in Counter(str(each.get("id")) for each in document["images"]).items() if count > 1
-    ]
-    if twice:
-        raise DataError(
-            f"{path}: {len(twice):,} numbers of images come twice, such as {twice[0]}. Give each its own id."
-        )
+    counts = Counter(str(each.get("id")) for each in document["images"])
+    if twice := [number for number, count in counts.items() if count > 1]:
+        raise DataError(f"{path}: {len(twice):,} numbers of images come twice, such as {twice[0]}. Give each its own.")
     return document
 
 
