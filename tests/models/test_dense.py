@@ -17,6 +17,7 @@ from vitrail.models import ViT
 from vitrail.models.dense import DenseViT
 from vitrail.models.dense_heads import LinearPatches, Objects, Prediction, Queries, corners
 from vitrail.ops.assignment import assign
+from vitrail.ops.cost.dense import compared_at
 from vitrail.ops.dense import (
     class_scores,
     guess_losses,
@@ -26,7 +27,6 @@ from vitrail.ops.dense import (
     targets_of_boxes,
     targets_of_masks,
 )
-from vitrail.ops.dense_size import compared_at
 
 SMALL = {"depth": 3, "width": 24, "mlp_width": 40, "heads": 3, "image_size": (24, 40)}
 VOID = 255

@@ -14,6 +14,7 @@ from vitrail.data.source import Batch, Source
 from vitrail.models.dense import DenseViT, Staged, StagedViT
 from vitrail.models.dense_heads import LinearPatches
 from vitrail.ops.constants import upload
+from vitrail.ops.cost.dense import compared_at
 from vitrail.ops.dense import (
     Targets,
     guess_losses,
@@ -23,7 +24,6 @@ from vitrail.ops.dense import (
     targets_of_boxes,
     targets_of_masks,
 )
-from vitrail.ops.dense_size import compared_at
 from vitrail.ops.random import Purpose, draws
 from vitrail.train.objective import Losses
 

@@ -10,19 +10,14 @@ from dataclasses import dataclass, fields
 from typing import Literal, assert_never
 
 from vitrail.config import BiTConfig, HybridStem, ModelConfig, PatchStem, ViTConfig
-from vitrail.ops.cost.blocks import MASK, alone, block_stretch
 from vitrail.ops.cost.convolutions import FULL, Convolution, Stretch, bit_stretches, convolutions, hybrid_stretches
-from vitrail.ops.cost.dense import (
-    dense_macs,
-    dense_parameters,
-    guess_stretch,
+from vitrail.ops.cost.parts import (
+    MASK,
+    alone,
+    block_stretch,
+    expanded,
     joined_blocks,
     joined_tokens,
-    loss_stretch,
-    read_stretch,
-)
-from vitrail.ops.cost.parts import (
-    expanded,
     norms_around,
     norms_of_block,
     position_parameters,
@@ -81,7 +76,7 @@ def parameters(config: ModelConfig) -> Parts:
         attention=layers * (4 * width * mixed + width + (3 * mixed if config.qkv_bias else 0)),
         mlp=layers * ((width + 1) * first + (config.mlp_width + 1) * width),
         norms=layers * norms_of_block(config) + norms_around(config) + sum(2 * conv.outward for conv in convs),
-        head=(_classifier(config) if config.head is None else dense_parameters(config)) + sum(readout(config).values()),
+        head=_head(config) + sum(readout(config).values()),
     )
 
 
@@ -105,9 +100,7 @@ def forward_macs(config: ModelConfig, *, padding: bool = True) -> Parts:
         embedding=rows * cols * _patch_values(config) * width,
         attention=passed * 4 * width * mixed + (2 * pairs + offsets * tokens) * mixed,
         mlp=passed * width * (expanded(config) + config.mlp_width),
-        head=config.representation * (config.classes or 0) + readout_macs(config)
-        if config.head is None
-        else dense_macs(config),
+        head=_head_macs(config) + readout_macs(config),
     )
 
 
@@ -122,6 +115,22 @@ def training_flops(config: ModelConfig) -> int:
 def exaflops(config: ModelConfig, *, images: float) -> float:
     """ExaFLOPs of pre-training on so many images, by the convention of the paper's Table 6: six a real tap."""
     return 6 * forward_macs(config, padding=False).backbone * images / EXA
+
+
+def _head(config: ViTConfig) -> int:
+    if config.head is None:
+        return _classifier(config)
+    from vitrail.ops.cost.dense import dense_parameters  # which few models have
+
+    return dense_parameters(config)
+
+
+def _head_macs(config: ViTConfig) -> int:
+    if config.head is None:
+        return config.representation * (config.classes or 0)
+    from vitrail.ops.cost.dense import dense_macs
+
+    return dense_macs(config)
 
 
 def _classifier(config: ModelConfig) -> int:
@@ -281,6 +290,8 @@ def _vit(config: ViTConfig, step: Step) -> Iterator[Stretch]:
     queries = joined_tokens(config)
     plain = block_stretch(config, step, count.attention + count.mlp, config.tokens)
     if config.head is not None:
+        from vitrail.ops.cost.dense import guess_stretch, loss_stretch, read_stretch
+
         first = config.layers - joined_blocks(config)
         yield from [plain] * first
         if queries and config.head.task == "detect":

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from vitrail.config import ViTConfig
 from vitrail.config.dense import DenseHead, LinearHead, QueryHead
 from vitrail.ops.cost.convolutions import FULL, Stretch
-from vitrail.ops.dense_size import compared_at
+from vitrail.ops.cost.parts import joined_tokens
 
 if TYPE_CHECKING:
     from vitrail.ops.cost.counts import Step
 
+FINEST = 1 << 17  # pixels of an image that predicted masks are compared on, at most
 NARROWEST = 16  # features of an upscaled map
 TAPS = 9  # of the convolution of one
 INDEX = 8  # bytes of a class as training compares it
@@ -19,14 +20,11 @@ PAIR = 20 * FULL  # bytes of an object and a query that are compared, boxes and 
 NEAR = 8 * FULL  # bytes of an object and a patch
 
 
-def joined_blocks(config: ViTConfig) -> int:
-    """Count the blocks that queries join."""
-    return config.head.blocks if isinstance(config.head, QueryHead) else 0
-
-
-def joined_tokens(config: ViTConfig) -> int:
-    """Count the queries."""
-    return config.head.queries if isinstance(config.head, QueryHead) else 0
+def compared_at(size: tuple[int, int], least: tuple[int, int]) -> tuple[int, int]:
+    """Give the size at which masks of a size are compared: their own, or halves of it where that is much."""
+    while size[0] * size[1] > FINEST and min(size[0] // 2 - least[0], size[1] // 2 - least[1]) >= 0:
+        size = size[0] // 2, size[1] // 2
+    return size
 
 
 def _widths(config: ViTConfig, head: QueryHead) -> list[int]:
