@@ -36,7 +36,9 @@ def made(head: DenseHead, depth: int = 3) -> DenseViT:
     return model
 
 
-@pytest.mark.parametrize("case", HEADS)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.slow] * (case not in ("segment", "detect"))) for case in HEADS]
+)
 def test_parameters_and_multiplications_are_those_of_the_built_model(untyped: None, case: str) -> None:
     model = made(HEADS[case])
     assert parameters(model.config).total == sum(each.numel() for each in model.parameters())
