@@ -64,11 +64,12 @@ def test_a_mirrored_model_says_the_mirrored_of_a_mirrored_image(case: str) -> No
     with torch.no_grad():
         ours = answer_images(model, images, sizes)
         theirs = answer_images(mirrored(model), images.flip(3), sizes)
+    if case != "detect":
+        assert len({*torch.cat([each.mask.flatten() for each in ours if each.mask is not None]).tolist()}) > 1
     for one, two, (_, width) in zip(ours, theirs, sizes, strict=True):
         if one.mask is not None:
             assert two.mask is not None
-            assert len(one.mask.unique()) > 1
-            assert torch.equal(two.mask, one.mask.flip(1))
+            assert (two.mask != one.mask.flip(1)).float().mean() < 0.01  # of two scores that are equal either may win
         else:
             assert one.found is not None
             assert two.found is not None
