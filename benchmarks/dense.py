@@ -187,8 +187,8 @@ def table(runs: Path) -> None:
         sys.stdout.write(f"{case} ({len(found)}): {', '.join(words)}" + "\n")
 
 
-def picture(path: Path, pairs: Sequence[str], each: int = 3, side: int = 220) -> None:
-    """Draw predictions beside the truth, a row for each run: for a few test images, spread over all."""
+def picture(path: Path, pairs: Sequence[str], each: int = 3, side: int = 256) -> None:
+    """Draw what runs say of a few test images, spread over all, and below the truth."""
     import numpy as np
     import torch
 
@@ -196,35 +196,31 @@ def picture(path: Path, pairs: Sequence[str], each: int = 3, side: int = 220) ->
     from vitrail.data.annotated.check import draw_annotation
     from vitrail.data.annotated.open import open_annotated
     from vitrail.data.check import letterboxed
-    from vitrail.data.decode import OpenImage, encode
-    from vitrail.data.mask_files import lay_over
-    from vitrail.evaluation.dense_page import draw_found, enlarged
+    from vitrail.data.decode import encode
+    from vitrail.data.overlays import picture_of, scaled
+    from vitrail.evaluation.dense_page import draw_answer
     from vitrail.runtime.dense import DenseAnswer, dense_task
 
-    rows = []
+    columns = []
     for pair in pairs:
         run, _, data = pair.partition("=")
         model = vitrail.load(run)
         task = dense_task(model)
         assert task is not None
         source = open_annotated(data, task)["test"]
-        cells = []
         for sample in np.linspace(0, len(source) - 1, each + 2).astype(int)[1:-1].tolist():
-            found = source.read(sample)
-            pixels = OpenImage(found).picture() if isinstance(found, bytes) else found
+            pixels = picture_of(source.read(sample))
             said: Any = vitrail.predict(model, [pixels], workers=0)[0]
             mask = None if said.mask is None else torch.from_numpy(said.mask)
-            larger, known, answer = enlarged(pixels, source.annotation(sample), DenseAnswer(mask, said.found))
-            drawn = lay_over(larger, answer.mask.numpy()) if answer.mask is not None else None
-            if answer.found is not None:
-                drawn = draw_found(larger, answer.found, source.class_names)
-            truth = draw_annotation(larger, known, source.class_names)
-            cells += [
-                np.pad(letterboxed(each, side), ((3, 3), (2, 2), (0, 0)), constant_values=255)
-                for each in (drawn, truth)
+            shown = scaled(pixels, side, side)
+            scale, names = shown.shape[0] / pixels.shape[0], source.class_names
+            drawn = draw_answer(shown, DenseAnswer(mask, said.found), names, scale=scale)
+            truth = draw_annotation(shown, source.annotation(sample), names, scale=scale)
+            cells = [
+                np.pad(letterboxed(one, side), ((0, 6), (0, 6), (0, 0)), constant_values=255) for one in (drawn, truth)
             ]
-        rows.append(np.concatenate(cells, axis=1))
-    path.write_bytes(encode(np.concatenate(rows, axis=0), "JPEG", 88))
+            columns.append(np.concatenate(cells))
+    path.write_bytes(encode(np.concatenate(columns, axis=1)[:-6, :-6], "JPEG", 82))
 
 
 def main() -> None:

@@ -35,7 +35,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
 HEIGHT = {room: height for height, floor in enumerate(FLOORS) for room in floor}
 # One third-party library, one door: the modules (or whole rooms) that alone may import it.
 DOORS = {
-    "PIL": ("data.decode", "data.modes", "data.stacks", "data.mask_files"),
+    "PIL": ("data.decode", "data.modes", "data.stacks", "data.mask_files", "data.overlays"),
     "pydicom": ("data.dicom",),
     "tifffile": ("data.stacks",),
     "pyarrow": ("files",),

@@ -17,9 +17,9 @@ from vitrail.models import ViT
 from vitrail.models.dense import DenseViT
 from vitrail.models.dense_heads import LinearPatches, Objects, Prediction, Queries, corners
 from vitrail.ops.assignment import assign
+from vitrail.ops.cost.dense import compared_at
 from vitrail.ops.dense import (
     class_scores,
-    compared_at,
     guess_losses,
     match,
     pixel_losses,

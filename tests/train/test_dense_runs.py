@@ -66,7 +66,12 @@ def bits(out: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("task", "changed"), [("segment", {}), ("detect", {"micro_batch": 4}), ("segment", {"head": "linear"})]
+    ("task", "changed"),
+    [
+        ("segment", {}),
+        ("detect", {"micro_batch": 4}),
+        pytest.param("segment", {"head": "linear"}, marks=pytest.mark.slow),
+    ],
 )
 def test_such_a_run_that_is_killed_ends_with_the_same_bits(
     task: str, changed: dict[str, object], runs: Runs, scenes: Path, tmp_path: Path
@@ -125,6 +130,7 @@ def test_a_head_learns_eight_images_by_heart(task: str, headline: str, least: fl
     assert run.metrics[headline] > least
 
 
+@pytest.mark.slow  # tests/models/test_dense_mirror.py and tests/data/test_annotated.py say it quickly
 def test_masks_of_a_flipped_image_are_the_flipped_masks() -> None:
     from vitrail.data.annotated.feed import annotated_train_feed
 

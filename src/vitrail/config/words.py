@@ -179,8 +179,8 @@ ANSWERS = _by_word(
         "bias_weight_decay no_decay",
         "Gradients are clipped by their norm: set clip_norm.": "clip_mode clipvalue clip_value",
         "How images are read is no field: give preprocessing, mean, deviation, resize, crop_share and value_range as "
-        "arguments, or give them to vitrail.load.": "crop_pct crop_share mean std deviation resize preprocessing "
-        "normalize value_range",
+        "arguments (--value-range), or give them to vitrail.load.": "crop_pct crop_share mean std "
+        "deviation resize preprocessing normalize value_range",
         "Set adapt, which says what is trained: lora, head, norms, last-2 (blocks) or full.": "freeze freeze_backbone "
         "freeze_layers linear_probe linear_probing freeze_encoder unfreeze bitfit trainable_layers",
         "Set layer_decay: each block learns at that share of the next one's rate.": "backbone_lr head_lr lr_mult",

@@ -30,7 +30,7 @@ EXTREME = 5  # the longer side by the shorter
 ROWS = 12  # classes and examples of a contact sheet
 REMEMBERED = 65_536  # contents whose judgement is kept, for where they come again
 # What may be wrong with masks and boxes.
-SPOILING = ("mask", "box sizes", "empty boxes", "boxes outside", "classes without a name")
+SPOILING = ("mask", "boxes", "box sizes", "empty boxes", "boxes outside", "classes without a name")
 KNOWN = frozenset(itertools.chain.from_iterable(FORMATS.values()))
 
 
@@ -89,7 +89,7 @@ class SplitReport:
     formats: Counter[str] = field(default_factory=Counter)
     traits: Counter[str] = field(default_factory=Counter)
     problems: dict[str, Findings] = field(default_factory=dict)
-    known: list[str] = field(default_factory=list)  # of several labels or numbers of each image, in words
+    known: list[str] = field(default_factory=list)  # of labels, numbers, pixels or objects of images, in words
 
     @property
     def imbalance(self) -> float:

@@ -1,4 +1,4 @@
-"""Masks as files: their numbers as they are, indexed PNGs to write, polygons filled; and both drawn over images."""
+"""Masks as files: their numbers as they are, indexed PNGs to write, and polygons filled."""
 
 import io
 import warnings
@@ -8,16 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from vitrail.data.decode import ImageError, OpenImage, Pixels
+from vitrail.data.decode import ImageError, OpenImage
 
 GRAY = ("1", "L", "P", "I", "I;16", "I;16B", "I;16L", "I;16N")  # kinds of files whose pixels are numbers
 FINE = 4  # samples of a polygon in a pixel, along each side
+LOSSY = ("JPEG", "MPO")  # formats whose numbers are not those that were saved
 MOST = 65_535  # of a mask's numbers
 
 
 def decode_mask(data: bytes) -> NDArray[np.int64]:
     """Decode the numbers of a mask, H W: the indices of an indexed file, the levels of a gray one of 8 or 16 bits."""
-    OpenImage(data)  # which refuses what is no image, or far too large
+    if OpenImage(data).format in LOSSY:  # which refuses what is no image, or far too large
+        raise ImageError("a JPEG, which does not keep the numbers of a mask: expected a PNG of their first source")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -53,43 +55,3 @@ def fill_polygons(size: tuple[int, int], polygons: Sequence[Sequence[float]]) ->
         drawing.polygon(points, fill=1)
     cover = np.asarray(image).reshape(size[0], FINE, size[1], FINE).mean(axis=(1, 3))
     return cover >= 0.5
-
-
-def palette() -> NDArray[np.uint8]:
-    """Give 256 colors, those of Pascal VOC: the bits of a number, spread over three channels."""
-    numbers, made = np.arange(256), np.zeros((256, 3), dtype=np.int64)
-    for bit in range(8):
-        for channel in range(3):
-            made[:, channel] |= (numbers >> (3 * bit + channel) & 1) << (7 - bit) if 3 * bit + channel < 8 else 0
-    return made.astype(np.uint8)
-
-
-def lay_over(pixels: Pixels, mask: NDArray[np.uint8], strength: float = 0.55) -> Pixels:
-    """Tint the pixels of an image by their classes; class 0 stays as it is, and edges between classes are marked."""
-    rgb = np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels
-    share = np.where(mask == 0, 0.0, strength)[:, :, None]
-    made = rgb * (1 - share) + palette()[mask] * share
-    edge = np.zeros(mask.shape, dtype=np.bool_)
-    edge[1:] |= mask[1:] != mask[:-1]
-    edge[:, 1:] |= mask[:, 1:] != mask[:, :-1]
-    made[edge] = 255
-    return np.rint(made).astype(np.uint8)
-
-
-def draw_boxes(
-    pixels: Pixels, boxes: NDArray[np.floating], numbers: NDArray[np.integer], texts: Sequence[str] = ()
-) -> Pixels:
-    """Draw boxes (left, top, right, bottom) in the colors of their classes, each with a text at its corner."""
-    rgb = np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels
-    image = Image.fromarray(np.ascontiguousarray(rgb))
-    drawing, colors = ImageDraw.Draw(image), palette()
-    thick = max(1, round(min(image.size) / 160))
-    for place, (box, number) in enumerate(zip(boxes, numbers, strict=True)):
-        color = colors[(int(number) + 1) % 256].astype(np.int64)
-        color = tuple((color * 255 // max(int(color.max()), 1)).tolist())  # as bright as it gets, for a thin line
-        edges = [float(box[0]), float(box[1]), max(float(box[2]) - 1, box[0]), max(float(box[3]) - 1, box[1])]
-        drawing.rectangle(edges, outline=color, width=thick)
-        if texts:
-            where = (edges[0] + thick + 1, edges[1] + thick)
-            drawing.text(where, texts[place], fill=(255, 255, 255), stroke_width=1, stroke_fill=(0, 0, 0))
-    return np.asarray(image)

@@ -43,7 +43,7 @@ def open_data(
                 f"splits to train with are {known}, each once; got {', '.join(map(str, data))}. Rename them."
             )
         parts = {name: open_split(part) if isinstance(part, str | os.PathLike) else part for name, part in data.items()}
-        return _usual(python_splits(parts, unlabeled=unlabeled, progress=progress))
+        return usual_splits(python_splits(parts, unlabeled=unlabeled, progress=progress))
     if not isinstance(data, str | os.PathLike):
         return python_splits({"all": data}, unlabeled=unlabeled, progress=progress)
     text = os.fspath(data)
@@ -73,7 +73,7 @@ def _open_text(text: str, *, allow_pipe: bool, unlabeled: bool) -> Mapping[str, 
     if text.startswith("pipe:") or ("{" in text and text.endswith(".tar")):
         return {"all": TarSource(text, unlabeled=unlabeled, allow_pipe=allow_pipe)}
     if text.startswith("hf:"):
-        return _usual(parquet_splits(fetch_dataset(text.removeprefix("hf:")), unlabeled=unlabeled))
+        return usual_splits(parquet_splits(fetch_dataset(text.removeprefix("hf:")), unlabeled=unlabeled))
     path = home_path(text)
     with _reading(path):
         check_data(text)
@@ -119,18 +119,18 @@ def _in_folder(folder: Path, *, allow_pipe: bool, unlabeled: bool) -> Mapping[st
         return {"all": PackedSource(folder)}
     parts = [name for name in sorted(names) if (folder / name / "packed.json").is_file()]
     if parts:
-        return _usual({name: PackedSource(folder / name) for name in parts})
+        return usual_splits({name: PackedSource(folder / name) for name in parts})
     if any(name.endswith(("-idx3-ubyte", "-idx3-ubyte.gz")) for name in names):
         return idx_splits(folder)
     if any(name.endswith(".parquet") for name in names) or any((folder / "data").glob("*.parquet")):
-        return _usual(parquet_splits(folder, unlabeled=unlabeled))
+        return usual_splits(parquet_splits(folder, unlabeled=unlabeled))
     tars = sorted(str(folder / name) for name in names if name.endswith(".tar"))
     if tars:
         return {"all": TarSource(tars, unlabeled=unlabeled, allow_pipe=allow_pipe)}
     return folder_splits(folder, unlabeled=unlabeled)
 
 
-def _usual(splits: Mapping[str, Source]) -> Mapping[str, Source]:
+def usual_splits(splits: Mapping[str, Source]) -> Mapping[str, Source]:
     """Call the validation split val, as everywhere."""
     return {"val" if name in ("valid", "validation") else name: source for name, source in splits.items()}
 
@@ -140,7 +140,7 @@ def _in_file(path: Path, *, allow_pipe: bool, unlabeled: bool) -> Mapping[str, S
         case ".csv" | ".tsv" | ".jsonl":
             return table_splits(path, unlabeled=unlabeled)
         case ".parquet":
-            return _usual(parquet_splits(path, unlabeled=unlabeled))
+            return usual_splits(parquet_splits(path, unlabeled=unlabeled))
         case ".tar":
             source = TarSource(str(path), unlabeled=unlabeled, allow_pipe=allow_pipe)
             return {name: Subset(source, part) for name, part in source.parts.items()} or {"all": source}

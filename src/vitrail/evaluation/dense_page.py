@@ -8,18 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from vitrail.data.annotation import Annotation
+from vitrail.data.annotation import VOID
 from vitrail.data.decode import Pixels, encode
-from vitrail.data.mask_files import draw_boxes, palette
-from vitrail.data.transforms.resize import resize, to_tensor
+from vitrail.data.overlays import colors_of, draw_boxes, lay_over, scaled
 from vitrail.evaluation.dense import SURE, WORDS
-from vitrail.ops.average_precision import FoundBoxes
 from vitrail.runtime.dense import DenseAnswer
 
 LEAST = 256  # pixels of the shorter side of what is drawn over
-WIDE = 420  # pixels of a picture's longer side
+WIDE = 640  # pixels of a picture's longer side
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; }
 body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 62rem; padding: 1.5rem; }
@@ -47,27 +43,23 @@ class Shown(NamedTuple):
     answer: Pixels
 
 
-def draw_found(pixels: Pixels, found: FoundBoxes, names: Sequence[str], least: float = SURE) -> Pixels:
-    """Draw the boxes that are at least so sure, with names and scores."""
-    sure = found.scores >= least
-    rows = zip(found.classes[sure], found.scores[sure], strict=True)
-    texts = [f"{names[number]} {score:.2f}" for number, score in rows]
-    return draw_boxes(pixels, found.boxes[sure], found.classes[sure], texts)
-
-
-def enlarged(pixels: Pixels, known: Annotation, answer: DenseAnswer) -> tuple[Pixels, Annotation, DenseAnswer]:
-    """Give a small image larger, with all that is drawn over it, so that lines and names do not cover it."""
-    times = -(-LEAST // min(pixels.shape[:2]))
-    if times <= 1:
-        return pixels, known, answer
-    pixels = pixels.repeat(times, axis=0).repeat(times, axis=1)
-    truth = None if known.mask is None else known.mask.repeat(times, axis=0).repeat(times, axis=1)
-    known = known._replace(mask=truth, boxes=known.boxes * times)
+def draw_answer(
+    pixels: Pixels, answer: DenseAnswer, names: Sequence[str], *, scale: float = 1.0, least: float = SURE
+) -> Pixels:
+    """Draw a mask, or the boxes that are at least so sure with names and scores, over an image shown so much larger."""
     if answer.mask is not None:
-        larger = answer.mask.repeat_interleave(times, 0).repeat_interleave(times, 1)
-        return pixels, known, answer._replace(mask=larger)
+        return lay_over(pixels, answer.mask.cpu().numpy(), colors_of(names))
     assert answer.found is not None
-    return pixels, known, answer._replace(found=answer.found._replace(boxes=answer.found.boxes * times))
+    boxes, classes, scores = answer.found
+    sure = scores >= least
+    texts = [f"{names[number]} {score:.2f}" for number, score in zip(classes[sure], scores[sure], strict=True)]
+    return draw_boxes(pixels, boxes[sure] * scale, classes[sure], colors_of(names), texts)
+
+
+def overlay(pixels: Pixels, answer: DenseAnswer, names: Sequence[str], *, least: float = SURE) -> Pixels:
+    """Draw an answer over its image, at its size; a small image is shown in whole steps larger, so that names fit."""
+    shown = scaled(pixels, LEAST, max(*pixels.shape[:2], 2 * LEAST))
+    return draw_answer(shown, answer, names, scale=shown.shape[0] / pixels.shape[0], least=least)
 
 
 def page_of(title: str, document: Mapping[str, Any], shown: Sequence[Shown]) -> bytes:
@@ -90,8 +82,7 @@ def _lines(title: str, document: Mapping[str, Any], shown: Sequence[Shown]) -> I
         return
     words = "mean intersection over union" if document["task"] == "segment" else f"F1 of boxes with scores from {SURE}"
     yield f"<h2>The worst images</h2><p class=soft>By {words} of each image, the least first.</p>"
-    if document["task"] == "segment":
-        yield from _key([row["name"] for row in document["classes"]])
+    yield from _key([row["name"] for row in document["classes"]], void=document["task"] == "segment")
     for each in shown:
         yield f"<p class=row>{escape(each.name)} <span class=soft>{each.score:.3f}</span></p><div class=pair>"
         for word, picture in (("image", each.image), ("truth", each.truth), ("prediction", each.answer)):
@@ -113,21 +104,18 @@ def _classes(document: Mapping[str, Any]) -> Iterator[str]:
     yield "</table>"
 
 
-def _key(names: Sequence[str]) -> Iterator[str]:
-    colors = palette()
+def _key(names: Sequence[str], *, void: bool) -> Iterator[str]:
+    colors = colors_of(names)
     yield "<div class=key>"
-    for number, name in enumerate(names):
+    for number, name in [*enumerate(names), *([(VOID, "void, in the truth: counts nowhere")] if void else [])]:
         red, green, blue = colors[number].tolist()
-        plain = "transparent; border: 1px solid var(--line)" if number == 0 else f"rgb({red} {green} {blue})"
+        bare = not (red or green or blue)
+        plain = "transparent; border: 1px solid var(--line)" if bare else f"rgb({red} {green} {blue})"
         yield f'<span><i style="background: {plain}"></i>{escape(name)}</span>'
     yield "</div>"
 
 
 def picture_uri(pixels: Pixels) -> str:
     """Give a picture as a page holds it, no larger than it is shown."""
-    height, width = pixels.shape[:2]
-    factor = WIDE / max(height, width)
-    if factor < 1:
-        size = max(round(height * factor), 1), max(round(width * factor), 1)
-        pixels = resize(to_tensor(pixels, 3), size, "antialias").permute(1, 2, 0).numpy()
-    return f"data:image/png;base64,{base64.b64encode(encode(np.ascontiguousarray(pixels))).decode()}"
+    made = encode(scaled(pixels, 1, WIDE), "JPEG", 92)
+    return f"data:image/jpeg;base64,{base64.b64encode(made).decode()}"

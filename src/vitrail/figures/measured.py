@@ -29,6 +29,7 @@ NAMED = 60  # classes of a matrix up to which they are named
 WRAPPED = 22  # signs of a line of a name
 SMALLEST = 4.5  # points of a name that can be read
 MARKED = 40  # points of a line up to which each has a mark
+BAR = 5  # points of the width of a row's color
 CELL, TITLES = 0.64, 1.7  # inches of a picture and of the titles of a contact sheet
 NARROW = 14  # signs of a line under a picture
 SIDE = 6.4  # inches of a matrix of classes
@@ -116,13 +117,14 @@ class SheetRow(NamedTuple):
     title: str
     pictures: Sequence[Picture]
     names: Sequence[str] = ()
+    color: tuple[float, float, float] | None = None  # of what the row shows, where it has one: a bar beside its title
 
 
-def draw_sheet(rows: Sequence[SheetRow], theme: Theme = "light") -> bytes:
+def draw_sheet(rows: Sequence[SheetRow], theme: Theme = "light", cell: float = CELL) -> bytes:
     """Draw a contact sheet: a row of pictures with its title beside it, whole, and names below where there are any."""
     columns = max((len(row.pictures) for row in rows), default=1)
-    heights = [CELL + (0.3 if row.names else 0.06) for row in rows]
-    sheet = new_sheet(TITLES + columns * (CELL + 0.04), sum(heights, 0.1), theme)
+    heights = [cell + (0.3 if row.names else 0.06) for row in rows]
+    sheet = new_sheet(TITLES + columns * (cell + 0.04), sum(heights, 0.1), theme)
     grid = sheet.add_gridspec(max(len(rows), 1), columns, height_ratios=heights or None, wspace=0.02, hspace=0.02)
     for top, row in enumerate(rows):
         for left, picture in enumerate(row.pictures):
@@ -132,6 +134,8 @@ def draw_sheet(rows: Sequence[SheetRow], theme: Theme = "light") -> bytes:
             if left == 0:
                 title = "\n".join(wrapped(row.title))
                 axes.set_ylabel(title, rotation=0, ha="right", va="center", fontsize=7, color=INK[theme])
+                if row.color is not None:
+                    axes.spines["left"].set(visible=True, color=row.color, linewidth=BAR)
             if row.names:
                 name = as_text(row.names[left])
                 axes.set_xlabel("\n".join(textwrap.wrap(name[-2 * NARROW :], NARROW)), fontsize=5, color=INK[theme])

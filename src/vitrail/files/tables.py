@@ -189,6 +189,12 @@ def declared_names(path: Path, column: str) -> tuple[str, ...] | None:
         return found.declared(file.schema_arrow, column, path)
 
 
+def column_names(path: Path) -> set[str]:
+    """Name the columns of a file."""
+    with _opened(path) as file:
+        return set(file.schema_arrow.names)
+
+
 def read_columns(paths: Sequence[Path], names: Sequence[str] = ()) -> dict[str, list[Any]]:
     """Read columns as plain values, those of these names or all that hold no images; refuses one that is not there."""
     values: dict[str, list[Any]] = {}

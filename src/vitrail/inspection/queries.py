@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.data.decode import Pixels
-from vitrail.data.mask_files import draw_boxes, lay_over
+from vitrail.data.decode import OpenImage, Pixels
+from vitrail.data.overlays import colors_of, draw_boxes, lay_over, picture_of
 from vitrail.data.transforms.annotated import squashed
 from vitrail.data.transforms.finish import scale
 from vitrail.data.transforms.resize import evaluation_image, resize, to_tensor
@@ -20,6 +20,7 @@ from vitrail.models import Model, eval_mode
 from vitrail.models.dense import DenseViT
 
 SHOWN, LEAST = 8, 0.1  # queries of an image, and how sure they must be of a class
+GRAY, NOTHING = 200, 255  # of a background; the number of what is outside a mask
 SIDE = 224  # pixels of a picture's shorter side
 
 
@@ -34,14 +35,15 @@ class QueryLook(NamedTuple):
     answer: Pixels  # its mask or box
 
 
-def look_at_queries(model: Model, pixels: Pixels, names: Sequence[str]) -> tuple[Pixels, list[QueryLook]]:
+def look_at_queries(model: Model, data: bytes | Pixels, names: Sequence[str]) -> tuple[Pixels, list[QueryLook]]:
     """Give the picture, as the model sees its shape, and the queries that say something of it, the surest first."""
     if not isinstance(model, DenseViT) or not model.joined:
         raise ConfigError("a linear head has no queries. Take a model with head=queries.")
     size, like = model.config.image_size, next(model.parameters())
-    levels = evaluation_image(pixels, size, squashed(model.card.preprocessing), None, model.config.channels)
+    image = OpenImage(data) if isinstance(data, bytes) else data
+    levels = evaluation_image(image, size, squashed(model.card.preprocessing), None, model.config.channels)
     batch = scale(levels[None].to(like.device), model.card.preprocessing).to(like.dtype)
-    picture = _picture(pixels, size)
+    picture = _picture(picture_of(data), size)
     with eval_mode(model):
         said, grid = model(batch), model.grid_of(batch)
         blocks = range(model.first_joined, len(model.blocks))
@@ -55,7 +57,7 @@ def look_at_queries(model: Model, pixels: Pixels, names: Sequence[str]) -> tuple
         seen = [each[query].float().cpu() for each in weights]  # T each
         patches = grid[0] * grid[1]
         maps = [_lit(picture, each[-patches:].unflatten(0, grid)) for each in seen]
-        answer = _answer(picture, said.masks[0], said.boxes[0], query, int(classes[query]))
+        answer = _answer(picture, said.masks[0], said.boxes[0], query, int(classes[query]), names)
         on_patches = [float(each[-patches:].sum()) for each in seen]
         label = names[int(classes[query])]
         found.append(QueryLook(query, label, float(scores[query]), on_patches, maps, answer))
@@ -75,14 +77,17 @@ def _lit(picture: Pixels, weights: Tensor) -> Pixels:
     return light_up(picture, large)
 
 
-def _answer(picture: Pixels, masks: Tensor, boxes: Tensor, query: int, number: int) -> Pixels:
+def _answer(picture: Pixels, masks: Tensor, boxes: Tensor, query: int, number: int, names: Sequence[str]) -> Pixels:
+    colors = colors_of(names)
+    colors = np.where(colors.any(axis=1, keepdims=True), colors, GRAY).astype(np.uint8)  # a background is shown too
     height, width = picture.shape[:2]
     if len(masks):
         whole = torch.nn.functional.interpolate(masks[query][None, None].float(), size=(height, width), mode="bilinear")
         inside: NDArray[np.bool_] = (whole[0, 0] > 0).cpu().numpy()
-        return lay_over(picture, np.where(inside, number + 1, 0).astype(np.uint8))
+        colors[NOTHING] = 0
+        return lay_over(picture, np.where(inside, number, NOTHING).astype(np.uint8), colors)
     sides = np.array([width, height, width, height])
-    return draw_boxes(picture, boxes[query : query + 1].float().cpu().numpy() * sides, np.array([number]))
+    return draw_boxes(picture, boxes[query : query + 1].float().cpu().numpy() * sides, np.array([number]), colors)
 
 
 def document_of(name: str, looks: Sequence[QueryLook]) -> dict[str, Any]:

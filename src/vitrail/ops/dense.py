@@ -14,7 +14,6 @@ CLASS, MASK, DICE, EDGES, OVERLAP = 2.0, 5.0, 5.0, 5.0, 2.0
 NOTHING = 0.1  # weight of the class loss of a query that no object is matched to
 NEAR = 0.25  # of the sides of an object: patches no farther from its middle are it
 LEVELS = 256  # of a mask's numbers
-FINEST = 1 << 17  # pixels of an image that predicted masks are compared on, at most
 
 
 class Targets(NamedTuple):
@@ -34,13 +33,6 @@ class Targets(NamedTuple):
         known = F.adaptive_avg_pool2d(self.known, size)
         covered = F.adaptive_avg_pool2d(self.masks * self.known[:, None], size)
         return self._replace(masks=covered / known.clamp(min=1e-6)[:, None], known=known)
-
-
-def compared_at(size: tuple[int, int], least: tuple[int, int]) -> tuple[int, int]:
-    """Give the size at which masks of a size are compared: their own, or halves of it where that is much."""
-    while size[0] * size[1] > FINEST and min(size[0] // 2 - least[0], size[1] // 2 - least[1]) >= 0:
-        size = size[0] // 2, size[1] // 2
-    return size
 
 
 def targets_of_masks(masks: UInt8[Tensor, "B H W"], size: tuple[int, int], void: int) -> Targets:

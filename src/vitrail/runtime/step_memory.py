@@ -20,31 +20,43 @@ OPTIMIZERS: dict[Optimizer, type] = {"muon": Muon, "adam": Adam, "sgd": SGD}  # 
 
 
 def fit_micro_batch(
-    config: ModelConfig, training: Training, share: int, device: torch.device, precision: str, ranks: int = 1
+    config: ModelConfig,
+    training: Training,
+    share: int,
+    device: torch.device,
+    precision: str,
+    ranks: int = 1,
+    objects: int = 0,
 ) -> int:
-    """Give the most images of a rank's share of the batch that fit, in equal parts."""
+    """Give the most images of a rank's share of the batch that fit, in equal parts; an image has so many objects."""
     if training.micro_batch is not None:
         return min(training.micro_batch, share)
     sharing = 1 if device.type == "cuda" else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # processes of this machine
     room = SHARE * free_memory(device) / sharing
-    most = largest(lambda batch: step_bytes(config, training, batch, device.type, precision, ranks) <= room, share)
+
+    def fits(batch: int) -> bool:
+        return step_bytes(config, training, batch, device.type, precision, ranks, objects) <= room
+
+    most = largest(fits, share)
     return equal_parts(share, most)
 
 
-def step_bytes(config: ModelConfig, training: Training, batch: int, device: str, precision: str, ranks: int = 1) -> int:
+def step_bytes(
+    config: ModelConfig, training: Training, batch: int, device: str, precision: str, ranks: int = 1, objects: int = 0
+) -> int:
     """Predict the peak of a training step of so many images at once: of every network of the objective, and of EMA.
 
     Of a rank that shares them out with others it is that of its part, and of the block that is whole.
     """
-    step = step_of(config, training, batch, device, precision)
+    step = step_of(config, training, batch, device, precision, objects)
     parts, world = networks(config, training.objective), ranks if training.parallel == "fsdp" else 1
     whole = sum(Ranks(config=network, step=step, world=world).fsdp_memory() for network in parts)
     average = 0 if training.ema is None else FULL * sum(parameters(network).total for network in parts) // world
     return whole + prediction_bytes(config, training.objective, step) + average
 
 
-def step_of(config: ModelConfig, training: Training, batch: int, device: str, precision: str) -> Step:
-    """Say a step of a training as its memory is counted by."""
+def step_of(config: ModelConfig, training: Training, batch: int, device: str, precision: str, objects: int = 0) -> Step:
+    """Say a step of a training as its memory is counted by; an image has at most so many objects (0: not known)."""
     plain = isinstance(config, ViTConfig) and config.reads_class_token_alone and not config.attention_dropout
     return Step(
         kind="train",
@@ -53,6 +65,7 @@ def step_of(config: ModelConfig, training: Training, batch: int, device: str, pr
         optimizer=next(word for word, kind in OPTIMIZERS.items() if isinstance(training.optimizer, kind)),
         device="cuda" if device == "cuda" else "cpu",
         compiled=device == "cuda" and compiles(training, torch.device(device)),
+        objects=objects,
         class_token_alone=plain and isinstance(training.objective, Labels),
     )
 

@@ -11,8 +11,9 @@ from pydantic import BaseModel, Field
 
 from vitrail.config.dense import DenseTask
 from vitrail.data.decode import encode
-from vitrail.data.mask_files import encode_mask, lay_over, palette
-from vitrail.evaluation.dense_page import draw_found
+from vitrail.data.mask_files import encode_mask
+from vitrail.data.overlays import colors_of
+from vitrail.evaluation.dense_page import overlay as draw_overlay
 from vitrail.runtime.dense import dense_task
 from vitrail.serve.answers import as_json
 from vitrail.serve.desk import Desk
@@ -37,11 +38,17 @@ Overlay = Annotated[
 ]
 
 
+COLOR = Field(
+    None, description="That of the class in masks and overlays, #rrggbb; null of a background, which has none."
+)
+
+
 class ClassShare(BaseModel):
     """A class and the share of the pixels that it has."""
 
     label: str
     share: float
+    color: str | None = COLOR
 
 
 class SegmentedImage(BaseModel):
@@ -68,6 +75,7 @@ class DetectedObject(BaseModel):
 
     label: str
     score: float
+    color: str | None = COLOR
     box: list[float] = Field(description="Left, top, right, bottom in pixels of the image.")
 
 
@@ -90,27 +98,32 @@ class Detected(BaseModel):
 
 def draw(served: Served, seen: Seen, score: float) -> bytes:
     """Draw a mask or boxes over an image, as PNG."""
-    if seen.answer.mask is not None:
-        return encode(lay_over(seen.pixels, seen.answer.mask.cpu().numpy()))
-    assert seen.answer.found is not None
-    return encode(np.ascontiguousarray(draw_found(seen.pixels, seen.answer.found, served.labels, score)))
+    return encode(np.ascontiguousarray(draw_overlay(seen.pixels, seen.answer, served.labels, least=score)))
 
 
 def document_of(served: Served, name: str, seen: Seen, score: float, *, overlay: bool) -> dict[str, Any]:
     """Say what was found in an image."""
     found: dict[str, Any] = {"name": name, "height": seen.pixels.shape[0], "width": seen.pixels.shape[1]}
     labels = served.labels
+    colors = [f"#{bytes(color).hex()}" if any(color) else None for color in colors_of(labels)[: len(labels)].tolist()]
     if seen.answer.mask is not None:
         mask = seen.answer.mask.cpu().numpy()
         counts = np.bincount(mask.ravel(), minlength=len(labels))
         order = [number for number in np.argsort(-counts, kind="stable").tolist() if counts[number]]
-        found["classes"] = [{"label": labels[number], "share": counts[number] / mask.size} for number in order]
-        found["mask"] = _uri(encode_mask(mask, palette()))
+        found["classes"] = [
+            {"label": labels[number], "share": counts[number] / mask.size, "color": colors[number]} for number in order
+        ]
+        found["mask"] = _uri(encode_mask(mask, colors_of(labels)))
     else:
         boxes, classes, scores = seen.answer.found or ((), (), ())
         rows = zip(boxes, classes, scores, strict=True)
         found["objects"] = [
-            {"label": labels[number], "score": float(sure), "box": [round(edge, 2) for edge in box.tolist()]}
+            {
+                "label": labels[number],
+                "score": float(sure),
+                "color": colors[number],
+                "box": [round(edge, 2) for edge in box.tolist()],
+            }
             for box, number, sure in rows
             if sure >= score
         ]
@@ -140,7 +153,9 @@ def add_dense(app: FastAPI, desk: Desk) -> None:
         if form == "png":
             mask = seen[0].answer.mask
             assert mask is not None
-            return Response(encode_mask(mask.cpu().numpy(), palette()), media_type="image/png", headers=headers)
+            return Response(
+                encode_mask(mask.cpu().numpy(), colors_of(served.labels)), media_type="image/png", headers=headers
+            )
         if form == "overlay":
             drawn = await asyncio.to_thread(draw, served, seen[0], score)
             return Response(drawn, media_type="image/png", headers=headers)

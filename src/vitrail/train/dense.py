@@ -9,13 +9,14 @@ from torch import Tensor
 
 from vitrail.config.recipe import Training
 from vitrail.data.annotation import VOID
-from vitrail.data.source import Batch
+from vitrail.data.decode import ImageError
+from vitrail.data.source import Batch, Source
 from vitrail.models.dense import DenseViT, Staged, StagedViT
 from vitrail.models.dense_heads import LinearPatches
 from vitrail.ops.constants import upload
+from vitrail.ops.cost.dense import compared_at
 from vitrail.ops.dense import (
     Targets,
-    compared_at,
     guess_losses,
     match,
     pixel_losses,
@@ -27,7 +28,21 @@ from vitrail.ops.random import Purpose, draws
 from vitrail.train.objective import Losses
 
 PIXELS = 8.0  # what classes of pixels without queries count: patches learn them sooner than queries do
+LOOKED_AT = 64  # images whose objects are counted, spread over all
 UNMASKED = 0.8  # share of a run after which no query's attention is masked any more
+
+
+def objects_of(source: Source) -> int:
+    """Count the objects, or the classes of pixels, of the richest of some images; what cannot be read has none."""
+    most = 0
+    for index in np.unique(np.linspace(0, len(source) - 1, min(LOOKED_AT, len(source))).astype(np.int64)).tolist():
+        try:
+            found = source.annotation(index)
+        except ImageError:
+            continue
+        some = len(found.boxes) if found.mask is None else len(np.setdiff1d(found.mask, VOID))
+        most = max(most, some)
+    return most
 
 
 class DensePrediction:

@@ -10,7 +10,8 @@ from vitrail.config import BiTConfig, HybridStem, ModelConfig, PatchStem, ViTCon
 from vitrail.config.dense import DenseHead, DenseTask, LinearHead, QueryHead
 from vitrail.config.recipes import adjust, recipe
 from vitrail.data.annotated.folder import mask_places
-from vitrail.data.annotated.open import kind_of
+from vitrail.data.annotated.open import is_table, kind_of
+from vitrail.data.annotated.voc import voc_pairs
 from vitrail.data.annotation import Annotation, checked
 from vitrail.data.decode import ImageError, OpenImage
 from vitrail.data.source import Source
@@ -31,13 +32,15 @@ LARGE_RATE = 1e-4  # of models that are not small
 def refuse_masks(data: object) -> None:
     """Refuse folders of images and masks where classes of images would be read: images and masks would be these."""
     path = home_path(os.fspath(data)) if isinstance(data, str | os.PathLike) else None
-    if path is None or not path.is_dir():
+    if path is None or not (path.is_dir() or path.suffix.lower() == ".parquet"):
         return
     task = None
-    if places := mask_places(path):
+    if is_table(path):
+        task = kind_of(path)
+    elif places := mask_places(path):
         task = "segment" if next(iter(places.values())).masks is not None else "detect"
-    elif any((path / name).is_dir() for name in ("annotations", "Annotations")) and kind_of(path) is not None:
-        task = "detect"
+    elif any((path / name).is_dir() for name in ("annotations", "Annotations")) or voc_pairs(path):
+        task = kind_of(path)
     if task is not None:
         what = "masks" if task == "segment" else "boxes"
         cure = f"Give task={task}, or task=classify where its folders are classes of images."

@@ -105,9 +105,9 @@ def make_forecast(
     log = next(chore for chore in chores if isinstance(chore, Log))
     evaluation = next((chore for chore in chores if isinstance(chore, Evaluation)), None)
     device, training, world = plan.group.device.type, plan.config, plan.group.world_size
-    needed: int | None = step_bytes(config, training, plan.micro_batch, device, precision)
+    needed: int | None = step_bytes(config, training, plan.micro_batch, device, precision, objects=plan.objects)
     if world > 1:
-        step = step_of(config, training, plan.micro_batch, device, precision)
+        step = step_of(config, training, plan.micro_batch, device, precision, plan.objects)
         ranks = Ranks(config=config, step=step, world=world)
         plain = isinstance(training.objective, Labels) and training.ema is None
         needed = (ranks.fsdp_memory() if training.parallel == "fsdp" else ranks.ddp_memory()) if plain else None

@@ -76,6 +76,7 @@ class Plan:
     no_sync: Callable[[], AbstractContextManager[object]] = nullcontext  # gradients from the other ranks
     pad_to_micro_batch: bool = False  # as a compiled model is made for one size
     graphs: StepGraphs | None = None  # where passes are launched as graphs
+    objects: int = 0  # that an image has at most, of those that were looked at; of tasks of pixels or objects
     planned: int = 0  # steps at first
     turn: Turn | None = None  # the last one
 

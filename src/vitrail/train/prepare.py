@@ -34,7 +34,7 @@ from vitrail.runtime.machine import Group, multiplies_bfloat16, shard
 from vitrail.runtime.reporter import Reporter
 from vitrail.runtime.step_memory import fit_micro_batch
 from vitrail.train.chores import ANSWER, Evaluate, Evaluation, Log, Probing, Save, Tempo
-from vitrail.train.dense import DensePrediction
+from vitrail.train.dense import DensePrediction, objects_of
 from vitrail.train.distilling import BothHeads, Distilling, open_teacher
 from vitrail.train.folder import Checkpoints
 from vitrail.train.gaps import count_classes
@@ -108,8 +108,9 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
         report.note("making a palette of the training images")
         return group.broadcast(palette_of(parts.train, model, training) if group.is_main else None)
 
+    objects = 0
     if isinstance(model, DenseViT):
-        objective = DensePrediction(model, training)
+        objective, objects = DensePrediction(model, training), objects_of(parts.train)
     elif task.objective is None:
         objective = build_objective(model, training, palette, partial(count_classes, parts.train))
     else:
@@ -129,7 +130,7 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
     guard = Guard(optimizer, group.device, waits=training.parallel == "fsdp" and group.world_size > 1)
     autocast = partial(torch.autocast, group.device.type, torch.bfloat16, enabled=precision == "bfloat16")
     share = -(-min(training.batch_size, feed.order.size or training.batch_size) // group.world_size)
-    fits = fit_micro_batch(model.config, training, share, group.device, precision, group.world_size)
+    fits = fit_micro_batch(model.config, training, share, group.device, precision, group.world_size, objects)
     micro = min(group.all_gather(fits))
     for text in describe_savings(model, training):
         report.note(text)
@@ -149,6 +150,7 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
         no_sync=hold,
         pad_to_micro_batch=compiles(training, group.device),
         graphs=StepGraphs(optimizer) if training.compile == "graphs" else None,
+        objects=objects,
     )
 
     if isinstance(objective, DensePrediction):

@@ -11,7 +11,7 @@ import numpy as np
 
 from vitrail.config.dense import dense_of
 from vitrail.config.task import read_image_task
-from vitrail.data.annotated.check import check_annotations, drawn
+from vitrail.data.annotated.check import ROW, check_annotations, drawn
 from vitrail.data.annotated.open import kind_of, open_annotated
 from vitrail.data.check import (
     ROWS,
@@ -24,6 +24,7 @@ from vitrail.data.check import (
 )
 from vitrail.data.levels import Levels, survey
 from vitrail.data.open import open_data
+from vitrail.data.overlays import colors_of
 from vitrail.data.source import Source
 from vitrail.data.sources.packed import pack
 from vitrail.data.targets import open_task
@@ -33,6 +34,7 @@ from vitrail.files import home_path, write_bytes
 from vitrail.runtime.reporter import SILENT, Reporter, harmless, text_table
 
 SHOWN_PROBLEMS = ("empty", "unreadable", "truncated", "tiny")  # on a contact sheet, before the copies
+LARGER = 1.1  # inches of a picture on a sheet, where masks or boxes are drawn over it
 NAMED = 5  # examples of each finding that are printed
 SKIPPED = 10  # images left out that are printed
 
@@ -171,7 +173,8 @@ def check_data(
     found = check_splits(splits, mirrored=mirrored, progress=partial(report.progress, "checking images"))
     examples = {}
     if dense is not None:
-        examples = check_annotations(splits, found.splits, partial(report.progress, "checking masks and boxes"))
+        unread = "mask" if dense == "segment" else "boxes"
+        examples = check_annotations(splits, found.splits, unread, partial(report.progress, "checking masks and boxes"))
     if sheet is not None:
         _write_sheet(home_path(sheet), splits, found, examples)
     levels = {name: survey(source) for name, source in splits.items()}
@@ -230,8 +233,10 @@ def _write_sheet(
     source = next(iter(splits.values()))
     labels = np.asarray(source.labels)
     rows: list[SheetRow] = []
-    for name, some in [*examples.get(next(iter(splits)), {}).items()][:ROWS]:
-        rows.append(SheetRow(name, [drawn(source, index) for index in some[:ROWS]]))
+    for number, (name, some) in enumerate([*examples.get(next(iter(splits)), {}).items()][:ROWS]):
+        red, green, blue = (colors_of(source.class_names)[number] / 255).tolist()
+        pictures = [drawn(source, index) for index in some]
+        rows.append(SheetRow(name, pictures, color=(red, green, blue) if red + green + blue else None))
     for label in () if examples else np.unique(labels)[:ROWS].tolist():
         first = np.flatnonzero(labels == label)[:ROWS]
         name = source.class_names[label] if label >= 0 else "no label"
@@ -240,8 +245,8 @@ def _write_sheet(
         kinds = {kind: found.splits[split].problems.get(kind) for kind in (*SHOWN_PROBLEMS, *SPOILING)}
         for kind, seen in (kinds | {"copies": found.duplicates.get(split)}).items():
             if seen is not None and seen.samples:
-                some = seen.samples[:ROWS]
-                cells = [contact_sheet(each, [index]) for index in some]
+                some = seen.samples[: ROW if examples else ROWS]
+                cells = [drawn(each, index) if examples else contact_sheet(each, [index]) for index in some]
                 names = [each.name(index) for index in some]
                 rows.append(SheetRow(f"{split}: {kind} ({seen.count:,})", cells, names))
     for (split, other), near in found.near.items():  # each beside its copy
@@ -250,4 +255,4 @@ def _write_sheet(
         title = f"{split}: near-copies{f' of {other}' if other != split else ''} ({near.count:,})"
         cells = [contact_sheet(source, [index]) for source, index in shown]
         rows.append(SheetRow(title, cells, [source.name(index) for source, index in shown]))
-    write_bytes(path, draw_sheet(rows))
+    write_bytes(path, draw_sheet(rows, cell=LARGER) if examples else draw_sheet(rows))

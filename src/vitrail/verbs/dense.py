@@ -13,8 +13,7 @@ from vitrail.config.dense import DenseTask
 from vitrail.config.given import is_checkpoint
 from vitrail.data.annotated.check import draw_annotation
 from vitrail.data.annotated.open import open_annotated
-from vitrail.data.decode import OpenImage
-from vitrail.data.mask_files import lay_over
+from vitrail.data.overlays import picture_of, scaled
 from vitrail.data.source import Source, Subset
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluation.dense import (
@@ -25,7 +24,7 @@ from vitrail.evaluation.dense import (
     measure,
     text_of,
 )
-from vitrail.evaluation.dense_page import Shown, draw_found, enlarged, page_of
+from vitrail.evaluation.dense_page import LEAST, WIDE, Shown, draw_answer, page_of
 from vitrail.evaluation.results import Result, document_of, write_document
 from vitrail.files import check_replaceable, home_path, write_bytes, writing
 from vitrail.inspection.report import title_of
@@ -186,14 +185,10 @@ def _shown(model: Model, source: Source, found: DenseMeasured, how: InferenceOpt
     for rows, _ in answer_source(model, part, how, windows=windows):
         for place, known, answer in rows:
             sample = chosen[place]
-            data = source.read(sample)
-            pixels = OpenImage(data).picture() if isinstance(data, bytes) else data
-            pixels, known, answer = enlarged(pixels, known, answer)
-            if answer.mask is not None:
-                drawn = lay_over(pixels, answer.mask.cpu().numpy())
-            else:
-                assert answer.found is not None
-                drawn = draw_found(pixels, answer.found, source.class_names)
-            truth = draw_annotation(pixels, known, source.class_names)
-            made.append(Shown(source.name(sample), found.scores[sample], pixels, truth, drawn))
+            pixels = picture_of(source.read(sample))
+            shown, names = scaled(pixels, LEAST, WIDE), source.class_names
+            scale = shown.shape[0] / pixels.shape[0]
+            truth = draw_annotation(shown, known, names, scale=scale)
+            drawn = draw_answer(shown, answer, names, scale=scale)
+            made.append(Shown(source.name(sample), found.scores[sample], shown, truth, drawn))
     return made

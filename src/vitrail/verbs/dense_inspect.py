@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from vitrail.data.decode import ImageError, OpenImage, Pixels
+from vitrail.data.decode import ImageError, Pixels
 from vitrail.data.source import Source
 from vitrail.errors import DataError
 from vitrail.evaluation.dense_page import STYLE, picture_uri
@@ -55,12 +55,10 @@ def inspect_queries(
     chosen = spread(len(source), count).tolist()
     for done, sample in enumerate(chosen, start=1):
         try:
-            data = source.read(sample)
-            pixels = OpenImage(data).picture() if isinstance(data, bytes) else data
+            shown.append((source.name(sample), *look_at_queries(model, source.read(sample), names)))
         except ImageError as error:
             report.note(f"{source.name(sample)} is left out: {error}")
             continue
-        shown.append((source.name(sample), *look_at_queries(model, pixels, names)))
         report.progress("looking at queries", done, len(chosen))
     if not shown:
         raise DataError("none of the images can be decoded. vitrail data check says why.")

@@ -8,21 +8,23 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple, overload
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from vitrail.config.check import rate
 from vitrail.config.dense import DenseTask
 from vitrail.data.annotation import VOID
-from vitrail.data.decode import OpenImage, Pixels, encode
-from vitrail.data.mask_files import encode_mask, lay_over, palette
+from vitrail.data.decode import Pixels, encode
+from vitrail.data.mask_files import encode_mask
+from vitrail.data.overlays import colors_of, picture_of
 from vitrail.data.source import Source
 from vitrail.errors import DataError, one_line
 from vitrail.evaluation.dense import Unannotated, answer_source
-from vitrail.evaluation.dense_page import draw_found
+from vitrail.evaluation.dense_page import overlay
 from vitrail.files import home_path, write_bytes, writing
 from vitrail.models import Model
 from vitrail.ops.average_precision import FoundBoxes
-from vitrail.runtime.dense import dense_task
+from vitrail.runtime.dense import DenseAnswer, dense_task
 from vitrail.runtime.inference import InferenceOptions, computed_in
 from vitrail.verbs.predictions import Failed
 
@@ -75,15 +77,12 @@ class DensePrediction:
 
     def pixels(self) -> Pixels:
         """Read the image again, to draw over it."""
-        data = self.source.read(self.sample)
-        return OpenImage(data).picture() if isinstance(data, bytes) else data
+        return picture_of(self.source.read(self.sample))
 
     def overlay(self) -> Pixels:
-        """Draw the mask or the boxes over the image."""
-        if self.mask is not None:
-            return lay_over(self.pixels(), self.mask)
-        assert self.found is not None
-        return draw_found(self.pixels(), self.found, self.class_names, self.score)
+        """Draw the mask or the boxes over the image; a small one is shown larger, in whole steps, so that names fit."""
+        mask = None if self.mask is None else torch.from_numpy(self.mask)
+        return overlay(self.pixels(), DenseAnswer(mask, self.found), self.class_names, least=self.score)
 
     def document(self) -> dict[str, Any]:
         """Give it as plain values, for JSON."""
@@ -147,7 +146,7 @@ class DensePredictions(Sequence[DensePrediction]):
             if row.mask is not None:
                 said["mask"] = f"{stem}.png"
                 made.append(place / said["mask"])
-                write_bytes(made[-1], encode_mask(row.mask, palette()))
+                write_bytes(made[-1], encode_mask(row.mask, colors_of(self.class_names)))
             said["overlay"] = f"{stem}.overlay.jpg"
             made.append(place / said["overlay"])
             write_bytes(made[-1], encode(row.overlay(), "JPEG"))

@@ -25,7 +25,7 @@ from vitrail.evaluation.features import choose_sets, draw_sets, probe_features
 from vitrail.files import home_path, read_json_lines
 from vitrail.models import Model
 from vitrail.runtime.elastic import check_elastic
-from vitrail.runtime.machine import is_main_process, keep_memory
+from vitrail.runtime.machine import give_memory_back, is_main_process, keep_memory
 from vitrail.runtime.reporter import began, harmless, reporting
 from vitrail.train.choice import choose_recipe, choose_start, describe_small
 from vitrail.train.dense_choice import choose_dense, refuse_masks, start_dense
@@ -254,6 +254,7 @@ def _train(
         if minutes is not None:
             report.note("measuring how long a step takes")
             steps, reason = steps_within(task, 60 * minutes, probing, since=start_time)
+            give_memory_back()  # else the run's memory would be said to be needed beside the same
             training = adjust(task.training, {"steps": steps})
             task = replace(task, training=training, until=start_time + 60 * minutes, seconds=60 * minutes)
             report.note(reason)

@@ -23,7 +23,7 @@ def test_a_plan_speaks_json_that_says_it_all() -> None:
     memory = document["memory"]["training"]
     assert memory["total"] == sum(size for part, size in memory.items() if part != "total")
     said = {"batch": 256, "precision": "bfloat16", "optimizer": "adam", "device": "cuda"}
-    assert document["step"] == said | {"compiled": False, "class_token_alone": False}
+    assert document["step"] == said | {"compiled": False, "objects": 0, "class_token_alone": False}
 
 
 def test_a_plan_without_a_run_has_none() -> None:

@@ -1,5 +1,6 @@
 """COCO's JSON: images, categories, and annotations with boxes, polygons or run lengths."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ class CocoSource(FileSource):
                 if not known:
                     raise ImageError("the document does not say the size of the image")
                 return of_mask(self._painted(rows, size))
-            boxes = np.array([row["bbox"] for row in rows], dtype=np.float64).reshape(-1, 4)
+            boxes = np.array([box_of(row) for row in rows], dtype=np.float64).reshape(-1, 4)
             boxes[:, 2:] += boxes[:, :2]
             return of_boxes(
                 boxes,
@@ -74,7 +75,9 @@ class CocoSource(FileSource):
 
     def _painted(self, rows: Sequence[Mapping[str, Any]], size: tuple[int, int]) -> NDArray[np.uint8]:
         made = np.zeros(size, dtype=np.uint8)
-        masks = [(mask_of(row["segmentation"], size), self.numbers[row["category_id"]]) for row in rows]
+        if unnamed := {row["category_id"] for row in rows} - self.numbers.keys():
+            raise ImageError(f"an object is of category {unnamed.pop()!r}, which the training document does not name")
+        masks = [(mask_of(row.get("segmentation"), size), self.numbers[row["category_id"]]) for row in rows]
         for mask, place in sorted(masks, key=lambda pair: -int(pair[0].sum())):
             made[mask] = place + 1
         return made
@@ -89,11 +92,14 @@ def read_document(path: Path) -> dict[str, Any]:
     lists = isinstance(document, dict) and all(isinstance(document.get(key), list) for key in ("images", "annotations"))
     if not lists or not all(isinstance(image, dict) and "file_name" in image for image in document["images"]):
         raise DataError(f"{path} is not COCO's: expected an object with images, annotations and categories.")
+    counts = Counter(str(each.get("id")) for each in document["images"])
+    if twice := [number for number, count in counts.items() if count > 1]:
+        raise DataError(f"{path}: {len(twice):,} numbers of images come twice, such as {twice[0]}. Give each its own.")
     return document
 
 
 def categories_of(document: Mapping[str, Any], path: Path) -> dict[int, str]:
-    """Give the categories by their ids; those that nobody names by their numbers. One that no row has is left out."""
+    """Give the categories by their ids; by their numbers where none is named. One that no row has is left out."""
     try:
         named = {int(each["id"]): str(each["name"]) for each in document.get("categories", ())}
         used = {int(row["category_id"]) for row in document["annotations"]}
@@ -101,8 +107,9 @@ def categories_of(document: Mapping[str, Any], path: Path) -> dict[int, str]:
         raise DataError(f"{path}: its categories are not COCO's: {error!r}.") from error
     if not named and not used:
         raise DataError(f"{path} has no categories and no annotations. Expected some of each.")
-    both = {**{number: str(number) for number in used}, **named}
-    return {number: name for number, name in both.items() if number in used or len(used) == 0} if used else both
+    if not named:
+        return {number: str(number) for number in used}
+    return {number: name for number, name in named.items() if number in used} or named
 
 
 def coco_places(root: Path) -> dict[str, Path]:
@@ -143,9 +150,23 @@ def coco_splits(places: Mapping[str, Path], task: DenseTask) -> dict[str, CocoSo
     return {split: CocoSource(path, task, categories) for split, path in places.items()}
 
 
+def box_of(row: Mapping[str, Any]) -> Sequence[float]:
+    """Give left, top, width and height of an object; refuses what is no box."""
+    box = row.get("bbox")
+    if not isinstance(box, list) or len(box) != 4 or not all(isinstance(each, int | float) for each in box):
+        raise ImageError(f"an object has the bbox {box!r}; expected [left, top, width, height]")
+    if not np.isfinite(box).all():
+        raise ImageError(f"an object has the bbox {box!r}, whose numbers are not all finite")
+    return box
+
+
 def mask_of(said: Any, size: tuple[int, int]) -> NDArray[np.bool_]:  # noqa: ANN401
     """Give what polygons or run lengths cover."""
+    if not said:
+        raise ImageError("an object has a box and no segmentation. Take task=detect, or give its pixels")
     if isinstance(said, list):
+        if any(len(each) < 6 or len(each) % 2 or not np.isfinite(each).all() for each in said):
+            raise ImageError("a polygon has less than three corners, or half of one: expected x, y, x, y, x, y, ...")
         return fill_polygons(size, said)
     counts = said["counts"]
     runs = counts if isinstance(counts, list) else unpacked(counts)

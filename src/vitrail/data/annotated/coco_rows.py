@@ -46,7 +46,7 @@ class CocoNames:
     ) -> Iterator[dict[str, Any]]:
         """Give the boxes that were found in an image."""
         for box, number, score in zip(boxes, classes, scores, strict=True):
-            yield {**self._row(sample, int(number)), "bbox": xywh(box), "score": round(float(score), 6)}
+            yield {**self._row(sample, int(number)), "bbox": xywh(box), "score": round(float(score), 9)}
 
     def masks(self, sample: int, mask: NDArray[np.uint8]) -> Iterator[dict[str, Any]]:
         """Give the pixels of each class of an image."""

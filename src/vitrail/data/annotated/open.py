@@ -8,8 +8,9 @@ from vitrail.config.dense import DenseTask
 from vitrail.config.given import check_data
 from vitrail.data.annotated.coco import coco_places, coco_splits
 from vitrail.data.annotated.folder import mask_places, mask_splits
-from vitrail.data.annotated.others import parquet_mask_splits, scene_splits
+from vitrail.data.annotated.others import has_masks, parquet_mask_splits, scene_splits
 from vitrail.data.annotated.voc import voc_pairs, voc_splits
+from vitrail.data.open import usual_splits
 from vitrail.data.source import Source
 from vitrail.errors import DataError
 from vitrail.files import home_path
@@ -31,7 +32,7 @@ def open_annotated(data: object, task: DenseTask, *, progress: Progress | None =
         found = {str(split): part for split, part in data.items()}
         if wrong := [split for split, part in found.items() if not isinstance(part, Source)]:
             raise DataError(f"{wrong[0]}: expected a source with annotations; got {type(found[wrong[0]]).__name__}.")
-        return found
+        return usual_splits(found)
     if isinstance(data, Source):
         return {"all": data}
     if not isinstance(data, str | os.PathLike):
@@ -42,11 +43,10 @@ def open_annotated(data: object, task: DenseTask, *, progress: Progress | None =
     path = home_path(text)
     with refusing(path, DataError, "cannot be read as images with masks or boxes", " Check the path."):
         check_data(text)
-        is_table = path.suffix.lower() == ".parquet" or (path.is_dir() and _has_parquet(path))
         if path.is_dir() and (places := mask_places(path)) and (task == "segment" or not voc_pairs(path)):
             return mask_splits(path, places, task, progress)
-        if is_table:
-            return parquet_mask_splits(path, task, progress)
+        if is_table(path):
+            return usual_splits(parquet_mask_splits(path, task, progress))
         if places := coco_places(path):
             return coco_splits(places, task)
         pairs = voc_pairs(path) if path.is_dir() else {}
@@ -67,6 +67,8 @@ def kind_of(data: object) -> DenseTask | None:
     with refusing(path, DataError, "cannot be read as images with masks or boxes"):
         if path.suffix.lower() == ".json" and path.is_file():
             return "detect"
+        if is_table(path):
+            return "segment" if has_masks(path) else None
         if not path.is_dir():
             return None
         if places := mask_places(path):
@@ -75,5 +77,8 @@ def kind_of(data: object) -> DenseTask | None:
         return "detect" if coco_places(path) or voc_pairs(path) else None
 
 
-def _has_parquet(path: Path) -> bool:
-    return any(path.glob("*.parquet")) or any((path / "data").glob("*.parquet"))
+def is_table(path: Path) -> bool:
+    """Tell whether a path names parquet files."""
+    if path.suffix.lower() == ".parquet":
+        return path.is_file()
+    return path.is_dir() and any(any(folder.glob("*.parquet")) for folder in (path, path / "data"))

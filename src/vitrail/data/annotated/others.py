@@ -10,9 +10,11 @@ from vitrail.data.annotated.classes import MaskClasses, find_classes, read_class
 from vitrail.data.annotation import Annotation, of_boxes, of_mask
 from vitrail.data.decode import Pixels
 from vitrail.data.mask_files import decode_mask
-from vitrail.data.sources.parquet import ParquetSource, parquet_splits
+from vitrail.data.sources.parquet import ParquetSource, parquet_splits, shards_of
 from vitrail.data.sources.synthetic import SHAPES, Scene, SyntheticSource
 from vitrail.errors import DataError
+from vitrail.files.columns import LABELS
+from vitrail.files.tables import column_names
 
 COLUMNS = ("mask", "annotation", "label", "segmentation_mask", "segmentation")  # of masks, by their usual names
 SCENES = {"train": 2000, "test": 1000}  # of 64 pixels
@@ -75,6 +77,12 @@ class ParquetMasks(ParquetSource):
 def scene_splits(task: DenseTask) -> dict[str, SceneSource]:
     """Open the scenes: 2,000 to train on, 1,000 to test."""
     return {split: SceneSource(count, 64, seed=seed, task=task) for seed, (split, count) in enumerate(SCENES.items())}
+
+
+def has_masks(place: Path) -> bool:
+    """Tell whether parquet files have a column of masks and none of labels: those of labels are of whole images."""
+    names = column_names(next(iter(shards_of(place).values()))[0])
+    return not names & {*LABELS} and bool(names & {*COLUMNS})
 
 
 def parquet_mask_splits(

@@ -101,8 +101,9 @@ function showAnswer(image) {
   verdict.textContent = image.verdict ?? (image.label === null ? "No label is known" : `Labelled ${image.label}`);
   if (word) verdict.textContent = `${sign} ${word === "right" ? "Right:" : "Wrong: labelled"} ${image.label}`;
   byId("top").replaceChildren(
-    ...image.top.map(({ name, probability }) => {
+    ...image.top.map(({ name, probability, color }) => {
       const bar = make("i");
+      if (color) bar.style.background = color; // of what is drawn over the image
       bar.style.width = `${100 * (probability ?? 0)}%`; // a number has none
       const said = make("span", { className: "share", textContent: probability === null ? "" : percent(probability) });
       const entry = make("li", {}, make("span", { className: "class", textContent: name }), said, make("b", {}, bar));
@@ -187,7 +188,7 @@ function showControls(show) {
 
 // What is seen, in words: the weight under the pointer, or else the largest.
 function sentence(show) {
-  if (attention === null) return "This model has no attention maps: its answers stand alone.";
+  if (attention === null) return images[state.image].drawn ?? "This model has no attention maps: its answers stand alone.";
   if (show === "nothing") return "The image alone.";
   const place = (patch) => `row ${Math.floor(patch / attention.cols) + 1}, column ${(patch % attention.cols) + 1}`;
   const target = hovered >= 0 ? hovered : largest(weights);

@@ -6,14 +6,18 @@ that is held at any moment of the step.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Literal, assert_never
 
-from vitrail.config import BiTConfig, HybridStem, ModelConfig, PatchStem, ViTConfig, positions as kinds
-from vitrail.ops.attention_chunks import CHUNK
+from vitrail.config import BiTConfig, HybridStem, ModelConfig, PatchStem, ViTConfig
 from vitrail.ops.cost.convolutions import FULL, Convolution, Stretch, bit_stretches, convolutions, hybrid_stretches
 from vitrail.ops.cost.parts import (
+    MASK,
+    alone,
+    block_stretch,
     expanded,
+    joined_blocks,
+    joined_tokens,
     norms_around,
     norms_of_block,
     position_parameters,
@@ -27,7 +31,6 @@ Optimizer = Literal["adam", "sgd", "muon"]
 Device = Literal["cpu", "cuda"]
 
 EXA = 10**18
-MASK = 1  # bytes of a dropped number's mask where samples have keys; torch's own dropout keeps a factor on the CPU
 # That an optimiser holds for every weight; Muon one for those that are in the matrices of blocks.
 MOMENTS = {"adam": 2, "sgd": 1, "muon": 2}
 
@@ -73,7 +76,7 @@ def parameters(config: ModelConfig) -> Parts:
         attention=layers * (4 * width * mixed + width + (3 * mixed if config.qkv_bias else 0)),
         mlp=layers * ((width + 1) * first + (config.mlp_width + 1) * width),
         norms=layers * norms_of_block(config) + norms_around(config) + sum(2 * conv.outward for conv in convs),
-        head=_classifier(config) + sum(readout(config).values()),
+        head=_head(config) + sum(readout(config).values()),
     )
 
 
@@ -87,14 +90,17 @@ def forward_macs(config: ModelConfig, *, padding: bool = True) -> Parts:
         return Parts(convolutions=convs, head=config.representation * (config.classes or 0))
     (rows, cols), tokens, width = config.grid, config.tokens, config.width
     reached = config.depth * (rows + cols) if config.attention == "axial" else config.depth * tokens
+    joined, queries = joined_blocks(config), joined_tokens(config)
+    passed = config.layers * tokens + joined * queries  # tokens through all layers
+    pairs = reached * tokens + joined * ((tokens + queries) ** 2 - tokens**2)
     offsets = relative_layers(config) * (2 * tokens - 1)
     mixed = config.head_width * config.heads
     return Parts(
         convolutions=convs,
         embedding=rows * cols * _patch_values(config) * width,
-        attention=config.layers * 4 * tokens * width * mixed + (2 * reached + offsets) * tokens * mixed,
-        mlp=config.layers * tokens * width * (expanded(config) + config.mlp_width),
-        head=config.representation * (config.classes or 0) + readout_macs(config),
+        attention=passed * 4 * width * mixed + (2 * pairs + offsets * tokens) * mixed,
+        mlp=passed * width * (expanded(config) + config.mlp_width),
+        head=_head_macs(config) + readout_macs(config),
     )
 
 
@@ -109,6 +115,22 @@ def training_flops(config: ModelConfig) -> int:
 def exaflops(config: ModelConfig, *, images: float) -> float:
     """ExaFLOPs of pre-training on so many images, by the convention of the paper's Table 6: six a real tap."""
     return 6 * forward_macs(config, padding=False).backbone * images / EXA
+
+
+def _head(config: ViTConfig) -> int:
+    if config.head is None:
+        return _classifier(config)
+    from vitrail.ops.cost.dense import dense_parameters  # which few models have
+
+    return dense_parameters(config)
+
+
+def _head_macs(config: ViTConfig) -> int:
+    if config.head is None:
+        return config.representation * (config.classes or 0)
+    from vitrail.ops.cost.dense import dense_macs
+
+    return dense_macs(config)
 
 
 def _classifier(config: ModelConfig) -> int:
@@ -143,6 +165,7 @@ class Step:
     optimizer: Optimizer = "adam"
     device: Device = "cuda"
     compiled: bool = False  # for a GPU, as training does
+    objects: int = 0  # that an image has at most, of heads of pixels and objects; 0: as many as their queries are for
     class_token_alone: bool = False  # the last block gives the class token alone, where nothing else of it is read
 
     @property
@@ -251,9 +274,9 @@ def _stretches(config: ModelConfig, step: Step) -> Iterator[Stretch]:
 def _vit(config: ViTConfig, step: Step) -> Iterator[Stretch]:
     count, item = parameters(config), step.item
     rows, cols = config.grid
-    width, wide = config.width, config.mlp_width
-    token = step.batch * config.tokens  # tokens of the batch
-    line = token * width
+    width = config.width
+    line = step.batch * config.tokens * width
+    rates = step.batch * config.tokens * 2 * FULL  # a norm's mean and deviation
     patch = step.batch * rows * cols
     values = _patch_values(config)
     mask = MASK if config.dropout else 0
@@ -264,64 +287,25 @@ def _vit(config: ViTConfig, step: Step) -> Iterator[Stretch]:
         forward=patch * values * (FULL + (item if item < FULL else 0)) + 2 * line * FULL,
         backward=2 * line * FULL,
     )
-    rates = token * 2 * FULL  # a norm's mean and deviation
-    logsumexp = token * config.heads * FULL
-    # What norms and activations write is made again in the backward pass of a compiled step (runtime/compiled.py).
-    recomputes = step.compiled and isinstance(config.stem, PatchStem) and not config.checkpointing
-    gated = config.mlp == "gated"
-    inner = 1 if config.activation == "relu" else 2  # ReLU keeps its output alone, which the next layer keeps anyway
-    inner += 2 if gated else 0  # both halves, and the activation of one, before their product
-    inner += 1 if config.inner_norm != "none" else 0  # what the norm reads
-    inner = 1 + gated if recomputes else inner
-    mixed = config.head_width * config.heads
-    turned = isinstance(config.positions, kinds.RotaryPositions)
-    # Relative keys form a matrix of logits, and so does dropout on the CPU; all of it, or chunks that are made again.
-    pairs = step.batch * config.heads * config.tokens**2
-    dropped = config.attention_dropout > 0 and step.device == "cpu"
-    biases = config.heads * config.tokens**2 * item if isinstance(config.positions, kinds.BiasPositions) else 0
-    learned = biases > 0 and step.kind == "train" and step.device == "cpu"  # where biases that learn form it too
-    formed = isinstance(config.positions, kinds.RelativePositions) or dropped or learned
-    matrix = min(pairs, CHUNK) * item if formed else 0
-    whole = formed and pairs <= CHUNK
-    # A CPU mixes values in single precision (ops/attention_kernels.py), beside which the mixed ones are kept in half.
-    widens = item < FULL and step.device == "cpu" and step.kind == "train"
-    widened = 4 * FULL + item if widens else 4 * item
-    kept = (
-        2 * line * FULL  # what the norms read
-        + (0 if recomputes else 2 * line * item)  # what they write
-        + widened * token * mixed  # query, key and value; the mixed values
-        + (2 * token * mixed * item if config.qk_norm and not recomputes else 0)  # queries and keys before their norms
-        + (2 * token * mixed * item if turned and not recomputes else 0)  # and before they are turned
-        + (token * mixed * item if config.inner_norm == "both" else 0)
-        + inner * token * wide * item
-        + 2 * rates
-        + logsumexp
-        + mask * (2 * line + token * wide)
-        + ((2 if dropped else 1) * matrix + (0 if learned else 3) * line * item if whole else 0)
-        + (0 if config.layer_scale is None else 2 * line * item)  # branches before their factors
-    )
-    hidden = token * expanded(config) * item + token * wide * item
-    alive = line * ((4 if config.norm == "pre" else 3) * FULL + item) + hidden
-    spare = 4 if turned or config.qk_norm else 0  # queries and keys before and after
-    heads = line * (3 * FULL + item) + (widened + spare * item) * token * mixed + 4 * (0 if dropped else matrix)
-    branch = 0 if item == FULL else item
-    # Of the matrix and its gradients; a GPU's kernel gives the gradient of biases for every image before it adds them.
-    last = (2 if learned else 3) * matrix + (pairs * item if biases and step.device == "cuda" else 0)
-    block = Stretch(
-        weights=(count.attention + count.mlp) // config.layers + norms_of_block(config),
-        cast=(count.attention + count.mlp) // config.layers,
-        kept=kept,
-        forward=max(alive, heads) + biases,
-        backward=max(
-            line * (FULL + branch) + (1 + recomputes) * token * wide * item,
-            line * (FULL + 4 * item) - (inner * token * wide + line) * item + last,
-        ),
-        entry=line * FULL,
-    )
-    yield from [block] * (config.layers - 1)
-    # Keys and values of all tokens, and what is read for them; the rest is of one token.
-    alone = line * (FULL + (0 if recomputes else item)) + 2 * token * mixed * item + rates
-    yield replace(block, kept=alone, backward=line * (FULL + 4 * item)) if step.class_token_alone else block
+    queries = joined_tokens(config)
+    plain = block_stretch(config, step, count.attention + count.mlp, config.tokens)
+    if config.head is not None:
+        from vitrail.ops.cost.dense import guess_stretch, loss_stretch, read_stretch
+
+        first = config.layers - joined_blocks(config)
+        yield from [plain] * first
+        if queries and config.head.task == "detect":
+            yield guess_stretch(config, step)
+        joined = block_stretch(config, step, count.attention + count.mlp, config.tokens + queries, masked=True)
+        for _ in range(first, config.layers):
+            yield read_stretch(config, step)
+            yield joined
+        yield read_stretch(config, step)
+        if step.kind == "train":
+            yield loss_stretch(config, step, count.head + norms_around(config))
+        return
+    yield from [plain] * (config.layers - 1)
+    yield alone(config, step, plain) if step.class_token_alone else plain
     logits = step.batch * (config.classes or 0)
     directions = _directions(config)
     held = config.pooling == "max" or (config.pooling == "token" and item == FULL)  # the norm's output, all of it

@@ -107,11 +107,13 @@ const isDense = (task) => task === "segment" || task === "detect";
 // An image with the masks or boxes of a model drawn over it, and what they are.
 async function found(file, model, send) {
   const [said] = (await send(`v1/${model.task}?${query({ model: model.id, overlay: true })}`)).predictions;
-  const top = (said.classes ?? said.objects).map((each) => ({ name: each.label, probability: each.share ?? each.score }));
+  const listed = said.classes ?? said.objects;
+  const top = listed.map(({ label, share, score, color }) => ({ name: label, probability: share ?? score, color }));
   const count = said.objects?.length;
   const verdict = count === undefined ? "Shares of the pixels" : `${count || "No"} object${count === 1 ? "" : "s"}`;
   const name = models.length > 1 ? `${file.name} \u00b7 ${model.id}` : file.name;
-  const picture = { src: said.overlay, width: said.width, height: said.height };
+  const drawn = count === undefined ? "Each class has the color beside its share." : "Each box has the color of its class.";
+  const picture = { src: said.overlay, width: said.width, height: said.height, drawn };
   return { file, name, said: `${verdict}.`, verdict, top, label: null, right: null, attention: null, ...picture };
 }
 
