@@ -159,7 +159,7 @@ def test_a_missing_engine_is_named_where_a_file_is_opened(exported: Path, monkey
 @pytest.mark.parametrize(
     "model",
     [
-        family("vit-relative", pooling="mean", depth=1),
+        pytest.param(family("vit-relative", pooling="mean", depth=1), marks=pytest.mark.slow),
         build(BiTConfig(units=(1, 1), width=32, classes=7, image_size=(24, 40)), seed=0).eval(),
     ],
     ids=["relative keys of pooled tokens", "groups of one channel"],

@@ -74,6 +74,7 @@ print(plain._compiled_call_impl is None, fast._compiled_call_impl is None)
     assert found.stdout.split() == ["True", "False"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", [{"distill": "soft"}, {"distill": "hard", "token": True, "mixup": 0.2}], ids=str)
 def test_a_run_with_a_teacher_resumes_to_the_bit(teacher: Path, tmp_path: Path, fields: dict[str, Any]) -> None:
     shape = {f"model.{name}": value for name, value in {"depth": 1, "width": 24, "heads": 3}.items()}

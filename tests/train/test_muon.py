@@ -192,7 +192,8 @@ def test_it_is_refused_where_weights_are_shared_out_and_for_a_plan_of_a_resnet()
     assert moments_of["muon"] != moments_of["adam"]
 
 
-@pytest.mark.parametrize("ema", [None, pytest.param("ema", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("ema", [None, "ema"])
 def test_a_run_that_stopped_ends_with_the_same_bits(tmp_path: Path, ema: str | None) -> None:
     generator = np.random.default_rng(3)
     data = (generator.integers(0, 256, (20, 16, 16, 3), dtype=np.uint8), np.arange(20) % 3)

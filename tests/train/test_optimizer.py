@@ -62,7 +62,7 @@ def group_of(optimizer: Optimizer, model: nn.Module, value: str) -> dict[str, fl
     return {names[id(item)]: group[value] for group in optimizer.param_groups for item in group["params"]}
 
 
-@pytest.mark.parametrize("name", ["vit", "hybrid", pytest.param("bit", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["vit", *(pytest.param(name, marks=pytest.mark.slow) for name in ("hybrid", "bit"))])
 def test_adam_is_the_authors_with_decay_on_kernels_by_the_relative_schedule(name: str) -> None:
     model = family(name, torch.float64)
     base, schedule = 1e-3, Schedule(curve="linear", warmup_steps=9, final_learning_rate=1e-5)

@@ -114,14 +114,14 @@ def ready(
 @pytest.mark.parametrize(
     "fields",
     [
-        {"ema": EMA(decay=0.7), "label_smoothing": 0.1},
         {"micro_batch": 5, "optimizer": SGD(learning_rate=0.1)},
-        {"micro_batch": 4, "optimizer": Muon(learning_rate=1e-2)},
-        {"objective": MaskedPatches()},
         {"objective": MaskedAutoencoder(decoder_depth=1, decoder_width=24, decoder_head_width=8)},
-        {"objective": NextPixels(colors=8), "model": "ViT-Ti/1"},
+        pytest.param({"ema": EMA(decay=0.7), "label_smoothing": 0.1}, marks=pytest.mark.slow),
+        pytest.param({"micro_batch": 4, "optimizer": Muon(learning_rate=1e-2)}, marks=pytest.mark.slow),
+        pytest.param({"objective": MaskedPatches()}, marks=pytest.mark.slow),
+        pytest.param({"objective": NextPixels(colors=8), "model": "ViT-Ti/1"}, marks=pytest.mark.slow),
     ],
-    ids=["labels", "parts", "muon", "masked-patch", "mae", "next-pixel"],
+    ids=["parts", "mae", "labels", "muon", "masked-patch", "next-pixel"],
 )
 def test_passes_as_graphs_give_the_bits_of_passes_launched_one_by_one(fields: dict[str, Any], tmp_path: Path) -> None:
     plain, _ = ready(tmp_path / "plain", graphs=False, **fields)

@@ -56,6 +56,7 @@ def test_several_processes_write_the_bytes_of_one(ranks: int, runs: Runs, home: 
     assert len(np.load(several / files[-1])) == IMAGES
 
 
+@pytest.mark.slow
 def test_evaluate_gives_what_one_process_gives(runs: Runs, home: Path, tmp_path: Path) -> None:
     from PIL import Image
 
