@@ -148,6 +148,8 @@ def test_what_does_not_go_together_is_refused_before_any_compute(home: Path) -> 
         vitrail.evaluate(home / "vit", home / "images", corruptions=True, severities=[6])
     with pytest.raises(ConfigError, match="each once; got"):
         vitrail.evaluate(home / "vit", home / "images", corruptions=True, severities=[1, 1])
+    with pytest.raises(ConfigError, match=r"each once; got 5\. Give a list"):
+        vitrail.evaluate(home / "vit", home / "images", corruptions=True, severities=5)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match=r"severities are of corruptions\. Give corruptions too"):
         vitrail.evaluate(home / "vit", home / "images", severities=[1])
     with pytest.raises(ConfigError, match="Give corruptions too"):
