@@ -157,7 +157,7 @@ def selftrain(
         tests = {name: source for name, source in tests.items() if source is not None}
         free = np.flatnonzero(~_copied(others, [*tests.values()]))
         if gone := len(others) - len(free):
-            report.note(f"{gone:,} of the images without labels are copies of val or test images: left out")
+            report.note(f"left out {gone:,} of the images without labels: copies of val or test images")
         metrics: Mapping[str, float] = {}
         if teacher is None:
             report.note("training the teacher on the labelled images")
@@ -171,6 +171,8 @@ def selftrain(
         for number in range(1, rounds + 1):
             here = folder / f"round-{number}"
             labels, sure = label_images(of_run(teacher), train, others, here / LABELS, how, report)
+            if lost := int((labels[free] < 0).sum()):
+                report.note(f"left out {lost:,} of the images without labels: they cannot be read")
             places = choose_pseudo(
                 labels[free],
                 sure[free],
