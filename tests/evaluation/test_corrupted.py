@@ -83,6 +83,8 @@ def test_errors_are_those_of_plain_counting_for_several_models_side_by_side(
 
 
 def test_what_was_measured_is_kept_and_fresh_measures_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corrupted, "NAMES", CORRUPTIONS[5:8])
+
     def measure(**options: Any) -> Any:
         found = vitrail.evaluate(home / "vit", home / "images", corruptions=True, severities=[1], **options)
         return found.document()["corruptions"]
@@ -93,7 +95,7 @@ def test_what_was_measured_is_kept_and_fresh_measures_again(home: Path, monkeypa
     assert measure() == first
     assert not calls
     assert measure(fresh=True) == first
-    assert len(calls) == len(CORRUPTIONS)
+    assert len(calls) == 3
     next((home / "images" / "a").iterdir()).unlink()
     assert measure() != first
 
