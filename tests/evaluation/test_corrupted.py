@@ -1,6 +1,7 @@
 """Evaluation under corruptions beside plain counting, image by image; kept on disk; several models side by side."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,12 @@ def test_what_was_measured_is_kept_and_fresh_measures_again(home: Path, monkeypa
     assert not calls
     assert measure(fresh=True) == first
     assert len(calls) == 3
+    model = vitrail.load(home / "vit")
+    model.card = replace(model.card, temperature=0.5)
+    warm = vitrail.evaluate(model, home / "images", corruptions=True, severities=[1]).document()["corruptions"]
+    ours, before = warm["models"][0], first["models"][0]
+    assert ours["mean_error"] == before["mean_error"]
+    assert ours["mean_calibration"] != before["mean_calibration"]
     next((home / "images" / "a").iterdir()).unlink()
     assert measure() != first
 

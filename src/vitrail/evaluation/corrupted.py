@@ -221,6 +221,7 @@ class _Kept:
     def __init__(self, subject: Subject, model: Model, options: InferenceOptions) -> None:
         def key() -> str:
             said = f"{FORMAT} {__version__} {options.precision} {subject.given} {model.config.image_size}"
+            said += f" {model.card.temperature:.9g}"  # of which calibration error and loss are
             hashes = content_hashes(subject.source, reuse=True)
             return fingerprint_of(said, digest_of(model), hashes, np.asarray(subject.source.labels))
 

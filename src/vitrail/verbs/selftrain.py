@@ -215,7 +215,7 @@ def label_images(
                 f"({some_of([*train.class_names], NAMED)}). Give one of theirs, in their order."
             )
         options = inference_options(group, workers=how["workers"], bad_image_limit=0.5, report=report)
-        key = fingerprint_of(digest_of(opened), others.fingerprint)
+        key = fingerprint_of(digest_of(opened), others.fingerprint, f"{opened.card.temperature:.9g}")
         if (before := group.on_main(lambda: _read_labels(path, key, len(others)))) is not None:
             return before
         model = choose_model(opened, len(others), options)
