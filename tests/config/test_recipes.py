@@ -354,6 +354,7 @@ def test_a_setting_reaches_into_parts_of_parts(name: str, settings: list[str], e
         ("i1k", ["objective=mae", "objective.target=pixels"], "here objective is mae, whose fields are masked"),
         ("i1k", ["masked=0.5"], "'masked' is a field of objective=masked-patch or mae; .* is labels, which has none"),
         ("i1k", ["momentum=0.8"], "'momentum' is a field of optimizer=sgd or muon; here optimizer is adam"),
+        ("i1k", ["optimizer=sgd", "nesterov=true"], "'nesterov' is a field of optimizer=muon; here optimizer is sgd"),
         ("i1k", ["schedule.momentum=1"], "has no field 'schedule.momentum'"),
         ("i1k", ["optimiser.rte=1"], r"Did you mean 'optimizer\.learning_rate'\?"),
         ("i1k", ["randaugment.magnitud=1"], r"Did you mean '.*randaugment\.magnitude'\?"),

@@ -177,6 +177,10 @@ def test_a_fingerprint_follows_pixels_labels_and_classes() -> None:
 
 
 def test_images_without_labels_are_taken_where_they_may_be() -> None:
+    for labels in (None, np.full(COUNT, -1)):
+        pair: Any = open_data((IMAGES, labels), unlabeled=True)["all"]
+        assert pair.labels.tolist() == [-1] * COUNT
+        assert np.array_equal(pair.read(4), IMAGES[4])
     source = open_data(list(IMAGES), unlabeled=True)["all"]
     assert (source.labels.tolist(), source.class_names) == ([-1] * COUNT, ())
     np.testing.assert_array_equal(source.read(3), IMAGES[3])

@@ -1,6 +1,7 @@
 """Evaluation under corruptions beside plain counting, image by image; kept on disk; several models side by side."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from vitrail.data.corruptions import NAMES as CORRUPTIONS, corrupt
 from vitrail.data.sources.memory import MemorySource
 from vitrail.errors import ConfigError
 from vitrail.evaluation import corrupted
+from vitrail.evaluation.page import measured_of
+from vitrail.figures import size_of_png
 from vitrail.models import Model, create
 from vitrail.ops.metrics import calibration
 
@@ -81,6 +84,8 @@ def test_errors_are_those_of_plain_counting_for_several_models_side_by_side(
 
 
 def test_what_was_measured_is_kept_and_fresh_measures_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corrupted, "NAMES", CORRUPTIONS[5:8])
+
     def measure(**options: Any) -> Any:
         found = vitrail.evaluate(home / "vit", home / "images", corruptions=True, severities=[1], **options)
         return found.document()["corruptions"]
@@ -91,9 +96,60 @@ def test_what_was_measured_is_kept_and_fresh_measures_again(home: Path, monkeypa
     assert measure() == first
     assert not calls
     assert measure(fresh=True) == first
-    assert len(calls) == len(CORRUPTIONS)
+    assert len(calls) == 3
+    model = vitrail.load(home / "vit")
+    model.card = replace(model.card, temperature=0.5)
+    warm = vitrail.evaluate(model, home / "images", corruptions=True, severities=[1]).document()["corruptions"]
+    ours, before = warm["models"][0], first["models"][0]
+    assert ours["mean_error"] == before["mean_error"]
+    assert ours["mean_calibration"] != before["mean_calibration"]
     next((home / "images" / "a").iterdir()).unlink()
     assert measure() != first
+
+
+def made_up(name: str, clean: float, errors: list[tuple[float, float]]) -> corrupted.Corrupted:
+    def point(error: float) -> corrupted.Point:
+        return corrupted.Point(error=error, calibration=error / 2, loss=None, images=40)
+
+    found = {kind: tuple(map(point, pair)) for kind, pair in zip(("fog", "jpeg_compression"), errors, strict=True)}
+    return corrupted.Corrupted(name=name, clean=point(clean), severities=(2, 5), found=found)
+
+
+def test_means_are_the_papers_with_another_model_in_the_place_of_alexnet() -> None:
+    one, two = (
+        made_up("runs/one", 0.1, [(0.2, 0.4), (0.1, 0.3)]),
+        made_up("runs/two", 0.2, [(0.4, 0.8), (0.3, 0.5)]),
+    )
+    side = corrupted.SideBySide(models=(one, two), against=two)
+    document = side.document()
+    first, second = document["models"]
+    assert first["mce"] == pytest.approx((0.6 / 1.2 + 0.4 / 0.8) / 2)
+    assert first["relative_mce"] == pytest.approx(((0.3 - 0.1) / (0.6 - 0.2) + (0.2 - 0.1) / (0.4 - 0.2)) / 2)
+    assert (second["mce"], second["relative_mce"]) == (1, 1)
+    rows = {(row.model, row.metric): row for row in side.results(data="d") if "mce" in row.metric}
+    assert rows["runs/one", "mce"].setting == {"corruptions": 2, "severities": [2, 5], "against": "runs/two"}
+    assert "mce" not in corrupted.SideBySide(models=(one, two)).document()["models"][0]
+    perfect = made_up("p", 0.0, [(0.0, 0.0), (0.0, 0.2)])
+    assert one.published(perfect) == {"mce": None, "relative_mce": None}
+
+
+def test_a_page_shows_models_side_by_side() -> None:
+    models = (made_up("a/run", 0.1, [(0.2, 0.4), (0.1, 0.3)]), made_up("b/run", 0.2, [(0.4, 0.8), (0.3, 0.5)]))
+    side = corrupted.SideBySide(models=models, against=models[1])
+    document = {"accuracy": 0.9, "interval": (0.8, 1.0), "images": 40, "data": "d", "split": "test", "classes": []}
+    shown = measured_of({**document, "corruptions": side.document()})
+    table = shown.tables[1]
+    assert table["columns"] == ["", "wrong, a/run", "ECE", "wrong, b/run", "ECE"]
+    assert table["rows"][:2] == [
+        ["clean", "10.0 %", "5.0 %", "20.0 %", "10.0 %"],
+        ["fog", "30.0 %", "15.0 %", "60.0 %", "30.0 %"],
+    ]
+    assert table["rows"][-2:] == [
+        ["mCE, by b/run", "50.0 %", "", "100.0 %", ""],
+        ["relative mCE, by b/run", "50.0 %", "", "100.0 %", ""],
+    ]
+    assert [drawing.name for drawing in shown.drawings] == ["corruptions", "severities"]
+    assert all(size_of_png(drawing.draw("light")) for drawing in shown.drawings)
 
 
 def test_what_does_not_go_together_is_refused_before_any_compute(home: Path) -> None:
@@ -101,6 +157,8 @@ def test_what_does_not_go_together_is_refused_before_any_compute(home: Path) -> 
         vitrail.evaluate(home / "vit", home / "images", corruptions=True, severities=[6])
     with pytest.raises(ConfigError, match="each once; got"):
         vitrail.evaluate(home / "vit", home / "images", corruptions=True, severities=[1, 1])
+    with pytest.raises(ConfigError, match=r"each once; got 5\. Give a list"):
+        vitrail.evaluate(home / "vit", home / "images", corruptions=True, severities=5)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match=r"severities are of corruptions\. Give corruptions too"):
         vitrail.evaluate(home / "vit", home / "images", severities=[1])
     with pytest.raises(ConfigError, match="Give corruptions too"):

@@ -329,8 +329,27 @@ def test_the_minutes_of_a_speed_run_are_those_of_all_its_parts() -> None:
     assert first[2:] == ["95.0 ± 0.0", "3.25 ± 2.12", "1.50 ± 0.00", "3.00 ± 0.00", "yes"]
     assert alone[2:] == ["90.0 ± 0.0", "1.50 ± 0.71", "0.50 ± 0.00", "1.00 ± 0.00", "no"]
     assert found.notes[0].startswith("94 % in 3.25 minutes")
-    assert found.findings[0].estimate is not None
-    assert found.findings[0].estimate.mean == pytest.approx(5)
+    assert "MAE first against labels alone: +5.0 points" in found.notes[1]
+    assert [each.estimate and each.estimate.mean for each in found.findings] == pytest.approx([1.0, 0.25])
+    assert found.verdict == "not seen"  # as 2.75 and 4.75 minutes do not say
+
+
+def test_a_speed_run_is_judged_by_the_accuracy_and_the_minutes_that_it_claims() -> None:
+    def verdict(accuracy: float, minutes: float) -> str:
+        cells = [seeded(cell, seed) for seed in range(3) for cell in cells_of("speedrun", "gpu")]
+        done = [
+            Done(
+                cell=cell,
+                numbers={"minutes": minutes / 3 + int(cell.at["seed"]) / 900, "aside": 0.5, "in_all": 1.0}
+                | {"accuracy": accuracy + int(cell.at["seed"]) / 9000},
+            )
+            for cell in cells
+        ]
+        return STUDIES["speedrun"].read(Results(done), SCALES["gpu"]).verdict
+
+    assert verdict(0.945, 2.7) == "confirmed"
+    assert verdict(0.945, 9.7) == "contradicted"  # of both ways the faster has a third of it
+    assert verdict(0.93, 2.7) == "contradicted"
 
 
 def test_minutes_are_by_the_clock_and_the_first_line_and_pauses_count_at_the_usual_pace() -> None:

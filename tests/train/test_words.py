@@ -37,6 +37,7 @@ def read(*settings: str, recipe: str | None = None, **fields: Any) -> TrainReque
         ("optim=adamw_torch", "optimizer", "adam"),
         ("optimizer=SGD", "optimizer", "sgd"),
         ("optim=Muon", "optimizer", "muon"),
+        ("nesterov=false", "nesterov", False),
         ("torch_compile=true", "compile", "on"),
         ("use_ema=false", "ema", None),
         ("hflip=0.5", "flip", True),

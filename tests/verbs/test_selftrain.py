@@ -157,12 +157,25 @@ def test_copies_of_images_to_test_on_are_not_learned_from(tmp_path: Path) -> Non
     assert (found.rounds[0].labeled, found.rounds[0].taken) == (6, 6)
 
 
+def test_a_bit_in_memory_learns_from_a_vit_and_repeats_are_counted_apart(tmp_path: Path) -> None:
+    bit = create("BiT-R50x1", units=(1,), width=32, image_size=16, classes=3)
+    others = images(8, 2)  # three, three and two of a class
+    kept = {name: value for name, value in FIELDS.items() if name not in ("recipe", "model.depth")}
+    given: dict[str, Any] = {**kept, "steps": 1}
+    found = vitrail.selftrain(
+        images(9, 1), others, model=bit, teacher=perfect(), out=tmp_path / "self", rounds=1, per_class=4, **given
+    )
+    [only] = found.rounds
+    assert (only.labeled, only.taken, only.shown, only.correct) == (8, 8, 12, 1.0)
+    assert "8 of 8" in str(found)
+
+
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     given: dict[str, Any] = {**FIELDS, "model": MODEL, "teacher": perfect(), "out": tmp_path / "self"}
     blank = MemorySource(np.full((6, 16, 16, 3), 90, np.uint8), np.zeros(6, np.int64), NAMES)
     with pytest.raises(DataError, match=r"sure of none of 6 images\. Lower confidence=1"):
         vitrail.selftrain(images(9, 1), blank, **{**given, "confidence": 1.0})
-    with pytest.raises(DataError, match="tells other classes apart"):
+    with pytest.raises(DataError, match=r"other classes apart .*: 4 \(without names\), not 3 \(red, green, blue\)"):
         vitrail.selftrain(images(9, 1), images(6, 2), **{**given, "teacher": create(MODEL, image_size=16, classes=4)})
     with pytest.raises(ConfigError, match="self-training learns labels"):
         vitrail.selftrain(images(9, 1), images(6, 2), **given, objective="mae")

@@ -132,8 +132,13 @@ def test_other_configurations_are_refused(fields: dict[str, Any], words: str) ->
 def test_dropout_of_training_may_differ_and_classes_may_not() -> None:
     found = vitrail.soup([guessing(), guessing(dropout=0.1, stochastic_depth=0.2)])
     assert_same(found.model, guessing())
+    broken = guessing()
+    torch.nn.init.constant_(broken.get_parameter("head.bias"), torch.inf)
+    with pytest.raises(ConfigError, match=r"diverged: its head\.bias is not all finite\. Leave it out"):
+        vitrail.soup([guessing(), broken])
     with pytest.raises(ConfigError, match="tell other classes apart"):
-        vitrail.soup([guessing(names=NAMES), guessing(names=NAMES[::-1])])
+        vitrail.soup([guessing(), guessing(names=NAMES), guessing(names=NAMES[::-1])])
+    assert vitrail.soup([guessing(), guessing(names=NAMES)]).model.card.class_names == NAMES
     with pytest.raises(ConfigError, match="have other configurations"):
         vitrail.soup([guessing(), vitrail.create("BiT-R50x1", image_size=32)])
 

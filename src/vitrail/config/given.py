@@ -136,6 +136,8 @@ def check_corruptions(
     *, corruptions: bool, severities: Sequence[int], beside: Sequence[object], passing: bool = False
 ) -> None:
     """Refuse severities that there are not, and what goes with corruptions alone."""
+    if not isinstance(severities, Sequence) or isinstance(severities, str):
+        raise ConfigError(f"severities must be some of 1 to 5, each once; got {severities!r}. Give a list: [3].")
     for severity in severities:
         whole("severities", severity, most=len(SEVERITIES))
     if not severities or len({*severities}) < len(severities):

@@ -168,8 +168,7 @@ ANSWERS = _by_word(
         "Set curve=staircase with milestones, in steps.": "decay_epochs lr_step_size step_size lr_step_epochs",
         "A curve ends with the run: set steps or epochs.": "cooldown_epochs cooldown_steps patience_epochs T_max t_max "
         "lr_cycle_limit lr_cycle_mul lr_cycle_decay steps_per_epoch",
-        "There is optimizer=sgd with momentum, optimizer=adam (AdamW), and optimizer=muon (nesterov=true).": "nesterov "
-        "amsgrad",
+        "There is optimizer=sgd with momentum, optimizer=adam (AdamW), and optimizer=muon (nesterov=true).": "amsgrad",
         "Set mixup and cutmix, alphas; they stay on to the end.": "mixup_prob cutmix_prob mixup_switch_prob mixup_mode "
         "mixup_off_epoch",
         "Set jitter, a strength.": "color_jitter_prob",

@@ -16,12 +16,13 @@ from vitrail.errors import CheckpointError, ConfigError
 from vitrail.evaluation.answers import answers
 from vitrail.evaluation.cached import digest_of
 from vitrail.evaluation.report import Subject
-from vitrail.evaluation.results import Result, write_document
+from vitrail.evaluation.results import Result, last_part, write_document
 from vitrail.files import cache_folder, fingerprint_of, read_json
 from vitrail.models import Model
 from vitrail.ops.metrics import calibration
 from vitrail.runtime.inference import InferenceOptions
 from vitrail.runtime.packing import PackedModel
+from vitrail.runtime.reporter import harmless
 
 FORMAT = 2  # of what is kept; another number forgets it all
 
@@ -63,13 +64,24 @@ class Corrupted:
         """The mean calibration error over the corruptions."""
         return _mean(map(self.calibration, self.found))
 
-    def document(self) -> dict[str, Any]:
+    def published(self, other: "Corrupted") -> dict[str, float | None]:
+        """Give the two means of the paper, with another model in AlexNet's place: mCE, and relative mCE.
+
+        A corruption's errors are divided by the other model's; of the second by how much both rise above the clean
+        images' error. None where the other model makes no error, or no more errors than on clean images.
+        """
+        wrong = [(self.error(name), other.error(name)) for name in self.found]
+        risen = [(mine - self.clean.error, its - other.clean.error) for mine, its in wrong]
+        return {"mce": _mean_ratio(wrong), "relative_mce": _mean_ratio(risen)}
+
+    def document(self, other: "Corrupted | None" = None) -> dict[str, Any]:
         """Give it as plain values, for JSON."""
         return {
             "model": self.name,
             "clean": asdict(self.clean),
             "mean_error": self.mean_error,
             "mean_calibration": self.mean_calibration,
+            **({} if other is None else self.published(other)),
             "corruptions": {
                 name: {
                     "error": self.error(name),
@@ -84,12 +96,48 @@ class Corrupted:
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class SideBySide:
+    """Models on the same images, and the one that the others' errors are divided by, where one is asked for."""
+
+    models: tuple[Corrupted, ...]
+    against: Corrupted | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Give them as plain values, for JSON."""
+        said = {} if self.against is None else {"against": self.against.name}
+        found = [model.document(self.against) for model in self.models]
+        return {"severities": list(self.models[0].severities), **said, "models": found}
+
+    def results(self, *, data: str) -> Iterator[Result]:
+        """Give rows for pages that collect them."""
+        for model in self.models:
+            measured: Any = {"task": "evaluate", "model": model.name, "data": data, "images": model.clean.images}
+            shared: dict[str, Any] = {"severities": list(model.severities)}
+            for name in model.found:
+                setting = {"corruption": name, **shared}
+                yield Result(**measured, metric="error", value=model.error(name), setting=setting)
+            shared = {"corruptions": len(model.found), **shared}
+            yield Result(**measured, metric="mean_corruption_error", value=model.mean_error, setting=shared)
+            if self.against is not None:
+                for name, value in model.published(self.against).items():
+                    if value is not None:
+                        setting = {**shared, "against": self.against.name}
+                        yield Result(**measured, metric=name, value=value, setting=setting)
+
+
 def measure_corrupted(
-    subject: Subject, model: Model, severities: Sequence[int], options: InferenceOptions, *, seed: int = 0
+    subject: Subject,
+    model: Model,
+    severities: Sequence[int],
+    options: InferenceOptions,
+    *,
+    seed: int = 0,
+    whose: str = "",
 ) -> Corrupted:
     """Measure a model that was asked on clean images on corrupted ones too; what was measured before is kept on disk.
 
-    Images are corrupted as large as the model reads them.
+    Images are corrupted as large as the model reads them. `whose` begins the lines that say how far it is.
     """
     check_corruptible(model)
     source, card, found = subject.source, model.card, dict[str, tuple[Point, ...]]()
@@ -113,7 +161,7 @@ def measure_corrupted(
                     channels=model.config.channels,
                     seed=seed,
                 )
-                showing = options.showing(f"{name} {severity}, {done + 1} of {total}")
+                showing = options.showing(f"{whose}{name} {severity}, {done + 1} of {total}")
                 asked = answers(reading, images, replace(showing, cache=False), labeled=subject.labeled)
                 point = point_of(replace(subject, found=asked))
                 if kept is not None:
@@ -124,13 +172,25 @@ def measure_corrupted(
 
 
 def measure_side_by_side(
-    subjects: Sequence[Subject], models: Sequence[Model], severities: Sequence[int], options: InferenceOptions
-) -> list[Corrupted]:
-    """Measure models that were asked on clean images, one after the other; all of them can be, before any is."""
+    subjects: Sequence[Subject],
+    models: Sequence[Model],
+    severities: Sequence[int],
+    options: InferenceOptions,
+    *,
+    against: Subject | None = None,
+) -> SideBySide:
+    """Measure models that were asked on clean images, one after the other; all of them can be, before any is.
+
+    One of them may be what the others' errors are divided by.
+    """
     for model in models:
         check_corruptible(model)
-    pairs = zip(subjects, models, strict=True)
-    return [measure_corrupted(subject, model, severities, options) for subject, model in pairs]
+    found: list[Corrupted] = []
+    for subject, model in zip(subjects, models, strict=True):
+        whose = f"{harmless(last_part(subject.title))}: " if len(models) > 1 else ""
+        found.append(measure_corrupted(subject, model, severities, options, whose=whose))
+    base = next((each for each, subject in zip(found, subjects, strict=True) if subject is against), None)
+    return SideBySide(models=tuple(found), against=base)
 
 
 def check_corruptible(model: Model) -> None:
@@ -161,6 +221,7 @@ class _Kept:
     def __init__(self, subject: Subject, model: Model, options: InferenceOptions) -> None:
         def key() -> str:
             said = f"{FORMAT} {__version__} {options.precision} {subject.given} {model.config.image_size}"
+            said += f" {model.card.temperature:.9g}"  # of which calibration error and loss are
             hashes = content_hashes(subject.source, reuse=True)
             return fingerprint_of(said, digest_of(model), hashes, np.asarray(subject.source.labels))
 
@@ -184,20 +245,9 @@ class _Kept:
         self.group.on_main(keep)
 
 
-def document_of_corrupted(found: Sequence[Corrupted]) -> dict[str, Any]:
-    """Give models side by side as plain values, for JSON."""
-    return {"severities": list(found[0].severities), "models": [model.document() for model in found]}
-
-
-def results_of(found: Sequence[Corrupted], *, data: str) -> Iterator[Result]:
-    """Give rows for pages that collect them."""
-    for model in found:
-        measured: Any = {"task": "evaluate", "model": model.name, "data": data, "images": model.clean.images}
-        for name in model.found:
-            setting = {"corruption": name, "severities": list(model.severities)}
-            yield Result(**measured, metric="error", value=model.error(name), setting=setting)
-        setting = {"corruptions": len(model.found), "severities": list(model.severities)}
-        yield Result(**measured, metric="mean_corruption_error", value=model.mean_error, setting=setting)
+def _mean_ratio(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Give the mean of quotients; none where one is by nothing."""
+    return fmean(one / other for one, other in pairs) if all(other > 0 for _, other in pairs) else None
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from vitrail.evaluation.results import published_rows, short_names
 from vitrail.figures import measured as figures
+from vitrail.figures.studies import Panel, Series, draw_panels
 from vitrail.inspection.drawing import Drawing
 from vitrail.inspection.report import Measured
 from vitrail.ops.metrics import wilson
@@ -53,6 +55,46 @@ def _drawings(document: Mapping[str, Any]) -> Iterator[Drawing]:
             lambda theme: figures.draw_reliability(points, ends, theme),
         )
 
+    if "corruptions" in document:
+        yield from _corrupted_drawings(document["corruptions"])
+
+
+def _corrupted_drawings(document: Mapping[str, Any]) -> Iterator[Drawing]:
+    models, severities = document["models"], document["severities"]
+    names = ["clean", *(_spaced(name) for name in models[0]["corruptions"])]
+    dots, errors, calibrations = list[Series](), list[Series](), list[Series]()
+    for name, model in zip(short_names(document), models, strict=True):
+        found = [part["severities"] for part in model["corruptions"].values()]
+        levels = [[model["clean"]], *([part[place] for part in found] for place in range(len(severities)))]
+        every = [[100 * each["error"] for each in part] for part in ([model["clean"]], *found)]
+        means, least, most = [sum(part) / len(part) for part in every], [*map(min, every)], [*map(max, every)]
+        dots.append(Series(name=name, x=[*range(len(names))], y=means, low=least, high=most))
+        for lines, word in ((errors, "error"), (calibrations, "calibration")):
+            lines.append(Series(name=name, x=[0, *severities], y=[_mean_percent(level, word) for level in levels]))
+    some = Panel(title="", x_label="wrong answers, %", y_label="", series=dots, categories=names)
+    yield Drawing(
+        "corruptions",
+        "What it does not see through",
+        f"Wrong answers by corruption: the mean over severities {', '.join(map(str, severities))}, and the lines from "
+        "the least to the most.",
+        lambda theme: draw_panels([some], theme),
+    )
+    over = [
+        Panel(title="", x_label="severity (0: clean)", y_label=label, series=series)
+        for label, series in (("wrong answers, %", errors), ("calibration error, %", calibrations))
+    ]
+    yield Drawing(
+        "severities",
+        "How far it falls",
+        "Wrong answers, and calibration error, by severity: means over the corruptions.",
+        lambda theme: draw_panels(over, theme),
+    )
+
+
+def _mean_percent(points: Sequence[Mapping[str, Any]], word: str) -> float:
+    known = [100 * point[word] for point in points if point[word] is not None]
+    return sum(known) / len(known) if known else float("nan")
+
 
 def _tables(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     rows = [_with_interval("accuracy", document["accuracy"], document["interval"])]
@@ -75,6 +117,8 @@ def _tables(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         "columns": ["", "value", "interval"],
         "rows": rows,
     }
+    if "corruptions" in document:
+        yield _corrupted_table(document["corruptions"])
     if largest := (document.get("confusion") or {}).get("largest"):
         yield {
             "id": "confusions",
@@ -106,9 +150,37 @@ def _tables(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     }
 
 
+def _corrupted_table(document: Mapping[str, Any]) -> dict[str, Any]:
+    models = document["models"]
+    rows = [["clean", *_both([model["clean"] for model in models])]]
+    for name in models[0]["corruptions"]:
+        rows.append([_spaced(name), *_both([model["corruptions"][name] for model in models])])
+    means = [{"error": model["mean_error"], "calibration": model["mean_calibration"]} for model in models]
+    rows.append(["mean of the corruptions", *_both(means)])
+    for said, values in published_rows(document):
+        rows.append([said, *(cell for value in values for cell in (_percent(value), ""))])
+    heads = [word for name in short_names(document) for word in (f"wrong, {name}", "ECE")]
+    return {
+        "id": "corruptions",
+        "title": "Under the corruptions of ImageNet-C",
+        "caption": f"Means over severities {', '.join(map(str, document['severities']))} of the share of wrong answers "
+        "and of the expected calibration error (ECE); evaluation.json has each.",
+        "columns": ["", *heads],
+        "rows": rows,
+    }
+
+
+def _both(points: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [_percent(point[word]) for point in points for word in ("error", "calibration")]
+
+
+def _spaced(name: str) -> str:
+    return name.replace("_", " ")
+
+
 def _with_interval(what: str, value: float, interval: Sequence[float]) -> list[str]:
     return [what, _percent(value), f"{_percent(interval[0])} to {_percent(interval[1])}"]
 
 
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f} %"

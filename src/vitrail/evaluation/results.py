@@ -71,6 +71,7 @@ def _result(row: Mapping[str, Any]) -> Result:
 
 ALL, WORST = 20, 10  # classes that are all shown as text; of more, how many of the worst
 CONFUSIONS = 5
+PUBLISHED = {"mce": "mCE", "relative_mce": "relative mCE"}  # means of corruptions by another model's errors
 UNCALIBRATED = 0.05  # of calibration error, from which it is said what to do
 NAMED = 3  # images that a line names
 table_of = partial(text_table, most=80)  # columns of a terminal
@@ -89,20 +90,38 @@ def text_of(document: Mapping[str, Any]) -> str:
 def _corrupted(document: Mapping[str, Any] | None) -> list[str]:
     if document is None:
         return []
-    models = document["models"]
-    columns = ["", *(word for model in models for word in (_last(model["model"]), "calibration"))]
+    models, names = document["models"], short_names(document)
+    columns = ["", *(word for name in names for word in (name, "calibration"))]
     parts = [("clean", [model["clean"] for model in models])]
     parts += [(name, [model["corruptions"][name] for model in models]) for name in models[0]["corruptions"]]
     rows = [(name, *(_percent(each[word]) for each in row for word in ("error", "calibration"))) for name, row in parts]
     means = [_percent(model[word]) for model in models for word in ("mean_error", "mean_calibration")]
+    rows.append(("mean of the corruptions", *means))
+    for said, values in published_rows(document):
+        rows.append((said, *(cell for value in values for cell in (_percent(value), ""))))
     severities = ", ".join(map(str, document["severities"]))
     title = f"Corrupted images: wrong answers, and calibration error, over severities {severities}"
-    return ["", *text_table(title, columns, [*rows, ("mean of the corruptions", *means)])]
+    return ["", *text_table(title, columns, rows)]
 
 
-def _last(name: str) -> str:
-    """Give the last part of a path, which tells models apart."""
+def short_names(document: Mapping[str, Any]) -> list[str]:
+    """Name models side by side by the last parts of their paths; by all of them where these are alike."""
+    names = [model["model"] for model in document["models"]]
+    return parts if len({*(parts := [last_part(name) for name in names])}) == len(names) else names
+
+
+def last_part(name: str) -> str:
+    """Give the last part of a path."""
     return name.rstrip("/").rpartition("/")[2] or name
+
+
+def published_rows(document: Mapping[str, Any]) -> Iterator[tuple[str, list[float | None]]]:
+    """Give the means of the paper, by the errors of one of the models, where it is named and they are known."""
+    names = {model["model"]: name for model, name in zip(document["models"], short_names(document), strict=True)}
+    for word, said in PUBLISHED.items():
+        values = [model.get(word) for model in document["models"]]
+        if any(value is not None for value in values):
+            yield f"{said}, by {names[document['against']]}", values
 
 
 def _percent(value: float | None) -> str:

@@ -23,7 +23,7 @@ from vitrail.data.source import Source, Subset
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluation.answers import Classes, Given, answers, check_classifier, read_labels, read_mapping
 from vitrail.evaluation.copies import can_compare, have_copies, training_images
-from vitrail.evaluation.corrupted import document_of_corrupted, measure_side_by_side, results_of
+from vitrail.evaluation.corrupted import measure_side_by_side
 from vitrail.evaluation.page import measured_of
 from vitrail.evaluation.preparing import PreprocessingChoice, choose_preprocessing
 from vitrail.evaluation.report import Subject, predictions, report as report_of, results
@@ -137,7 +137,7 @@ def evaluate(
     image whole and in its own shape, as in `vitrail.predict`; with `against=model` it is compared with itself, and what
     that costs or brings is measured in pairs.
     `corruptions` measures the 15 corruptions of ImageNet-C too, at these `severities` (1 to 5), and `beside` other
-    models next to this one and to `against`: error and calibration error by corruption, and their means.
+    models next to this one and to `against`, which errors are then divided by: error and calibration by corruption.
     Options: batch_size, workers, device, precision, engine, bad_image_limit, fresh, report; and how
     `model` reads images: preprocessing, mean, deviation, resize, crop_share, interpolation, value_range, as in
     `vitrail.load`; and what the files leave open: heads, grid, activation, epsilon.
@@ -179,8 +179,7 @@ def evaluate(
     with measuring(evaluate, model, options) as how:
         for doubt in doubts:
             how.report.note(doubt)
-        ways = [options, hints_of(options)]  # what is said of the images is said of the first model alone
-        pairs = zip(models, ways, strict=False)
+        pairs = zip(models, [options, hints_of(options)], strict=False)  # what is said of images is of the first alone
         opened = [_open(each, source, labels, mapping, image_size, way, how) for each, way in pairs]
         if page is not None and isinstance(opened[0].model, EngineModel):
             raise ConfigError("page shows where the model looked; an exported file does not. Leave page out.")
@@ -190,12 +189,13 @@ def evaluate(
             opened[0], choice = _choose(opened[0], source, options, how)
         opened += [_open(each, source, labels, mapping, image_size, {}, how) for each in beside]
         asked = [_ask(each, source, how) for each in opened]  # after all are known to fit
-        first, *others = asked[: len(models)]
-        corrupted = measure_side_by_side(asked, [each.model for each in opened], severities, how) if corruptions else []
+        first, other = asked[0], None if against is None else asked[1]
+        modules = [each.model for each in opened]
+        shaken = measure_side_by_side(asked, modules, severities, how, against=other) if corruptions else None
         train = training_images(splits, choose_split(splits, said_data, split), run_of(model))
         copies = None if train is None else _copies(source, train, how)
         writes = how.group.is_main
-    found = report_of(first, worst=worst, other=others[0] if others else None, copies=copies)
+    found = report_of(first, worst=worst, other=other, copies=copies)
     if (temperature := opened[0].model.card.temperature) != 1:
         found["temperature"] = temperature
     computed = computed_in(opened[0].model, how)
@@ -206,9 +206,9 @@ def evaluate(
         setting["preprocessing"] = f"{card.preprocessing.levels()}, {card.preprocessing.framing()}"
     setting = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in setting.items()}
     rows = results(found, run=name, data=said_data, setting={key: value for key, value in setting.items() if value})
-    if corrupted:
-        rows += results_of(corrupted, data=said_data)
-        found["corruptions"] = document_of_corrupted(corrupted)
+    if shaken is not None:
+        rows += shaken.results(data=said_data)
+        found["corruptions"] = shaken.document()
     found |= said_passes(opened[0].model)
     time = {"seconds": round(first.found.seconds, 2), "reused": first.found.reused}
     document = document_of(

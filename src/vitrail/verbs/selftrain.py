@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.checkpoint.load import load, of_run
+from vitrail.config import BiTConfig, row
 from vitrail.config.check import not_negative, share, truth, whole
 from vitrail.config.given import read_fields
 from vitrail.config.recipe import RandAugment, Training
@@ -22,7 +23,7 @@ from vitrail.data.pseudo import PseudoLabeled, choose_pseudo
 from vitrail.data.source import Source
 from vitrail.data.sources.remote import RemoteShards
 from vitrail.data.splits import content_hashes
-from vitrail.errors import ConfigError, DataError
+from vitrail.errors import ConfigError, DataError, some_of
 from vitrail.evaluation.answers import answers, check_classifier
 from vitrail.evaluation.cached import digest_of
 from vitrail.files import fingerprint_of, home_path, read_arrays, replacing, write_bytes
@@ -30,7 +31,7 @@ from vitrail.models import Model
 from vitrail.runtime.inference import choose_model, inference_options
 from vitrail.runtime.machine import is_main_process, joined
 from vitrail.runtime.reporter import Reporter, reporting, text_table
-from vitrail.train.task import CUT, choose_parts, cut_dev
+from vitrail.train.task import CUT, NAMED, choose_parts, cut_dev, known_config, open_start
 from vitrail.verbs.opening import AnyModel, data_name, open_model
 from vitrail.verbs.training import Callback, Run, finetune
 
@@ -44,7 +45,8 @@ class Round:
 
     number: int
     labeled: int  # by the teacher
-    taken: int  # of those, some perhaps several times
+    taken: int  # of those
+    shown: int  # in an epoch: some of few of a class come several times
     confidence: float  # mean, of what was taken
     correct: float | None  # share of those taken whose own label it is, where the images have labels
     metrics: Mapping[str, float]
@@ -78,18 +80,19 @@ class SelfTraining:
         return found | {"rounds": rounds}
 
     def __str__(self) -> str:
-        rows = [("teacher", "", "", "", *_accuracies(self.teacher))] if self.teacher else []
+        rows = [("teacher", "", "", "", "", *_accuracies(self.teacher))] if self.teacher else []
         rows += [
             (
                 f"student {each.number}",
                 f"{each.taken:,} of {each.labeled:,}",
+                f"{each.shown:,}",
                 f"{each.confidence:.1%}",
                 "" if each.correct is None else f"{each.correct:.1%}",
                 *_accuracies(each.metrics),
             )
             for each in self.rounds
         ]
-        heads = ("", "images it was taught", "confidence", "right", "val", "test")
+        heads = ("", "images taken", "in an epoch", "confidence", "right", "val", "test")
         ended = f"the last student is {os.fspath(self)}" if self.rounds and self.finished else "interrupted, and saved"
         return "\n".join([*text_table(f"Self-training in {self.folder}", heads, rows), ended])
 
@@ -154,7 +157,7 @@ def selftrain(
         tests = {name: source for name, source in tests.items() if source is not None}
         free = np.flatnonzero(~_copied(others, [*tests.values()]))
         if gone := len(others) - len(free):
-            report.note(f"{gone:,} of the images without labels are copies of val or test images: left out")
+            report.note(f"left out {gone:,} of the images without labels: copies of val or test images")
         metrics: Mapping[str, float] = {}
         if teacher is None:
             report.note("training the teacher on the labelled images")
@@ -168,6 +171,8 @@ def selftrain(
         for number in range(1, rounds + 1):
             here = folder / f"round-{number}"
             labels, sure = label_images(of_run(teacher), train, others, here / LABELS, how, report)
+            if lost := int((labels[free] < 0).sum()):
+                report.note(f"left out {lost:,} of the images without labels: they cannot be read")
             places = choose_pseudo(
                 labels[free],
                 sure[free],
@@ -202,13 +207,15 @@ def label_images(
     """
     with joined(how["device"]) as group:
         opened = open_model(teacher, None, group.device)
-        if check_classifier(opened) != len(train.class_names) or opened.card.class_names not in (
-            None,
-            train.class_names,
-        ):
-            raise DataError("the teacher tells other classes apart than the labelled images have. Give one of theirs.")
+        count, names = check_classifier(opened), opened.card.class_names
+        if count != len(train.class_names) or names not in (None, train.class_names):
+            raise DataError(
+                f"the teacher tells other classes apart than the labelled images have: {count:,} "
+                f"({some_of([*names], NAMED) if names else 'without names'}), not {len(train.class_names):,} "
+                f"({some_of([*train.class_names], NAMED)}). Give one of theirs, in their order."
+            )
         options = inference_options(group, workers=how["workers"], bad_image_limit=0.5, report=report)
-        key = fingerprint_of(digest_of(opened), others.fingerprint)
+        key = fingerprint_of(digest_of(opened), others.fingerprint, f"{opened.card.temperature:.9g}")
         if (before := group.on_main(lambda: _read_labels(path, key, len(others)))) is not None:
             return before
         model = choose_model(opened, len(others), options)
@@ -269,10 +276,16 @@ def _noise(recipe: str | None, asked: Mapping[str, Any], model: AnyModel, *, wan
         usual and (usual.augmentation.randaugment or usual.augmentation.three_augment)
     ):
         found["randaugment"] = RandAugment()
-    known = isinstance(model, str) and model.startswith("BiT")
-    if not said & {"stochastic_depth"} and not (usual and usual.stochastic_depth) and not known:
+    if not said & {"stochastic_depth"} and not (usual and usual.stochastic_depth) and not _is_resnet(model, asked):
         found["stochastic_depth"] = STOCHASTIC_DEPTH
     return found
+
+
+def _is_resnet(model: AnyModel, asked: Mapping[str, Any]) -> bool:
+    """Tell a BiT, by its name or by what a checkpoint holds: it has no stochastic depth."""
+    model = of_run(model)
+    config = known_config(open_start(model), {name.removeprefix("model."): value for name, value in asked.items()})
+    return (row(str(model))[0] if config is None else type(config)) is BiTConfig
 
 
 def _round(
@@ -286,14 +299,16 @@ def _round(
     count: int,
 ) -> Round:
     """Say how a round went; its labels are compared with the images' own where they have such."""
-    own = others.labels[taken]
-    known = own >= 0 if others.class_names == train.class_names else np.zeros(len(taken), np.bool_)
+    once = np.unique(taken)
+    own = others.labels[once]
+    known = own >= 0 if others.class_names == train.class_names else np.zeros(len(once), np.bool_)
     return Round(
         number=number,
         labeled=count,
-        taken=len(taken),
-        confidence=float(sure[taken].mean()),
-        correct=float((own == labels[taken])[known].mean()) if known.any() else None,
+        taken=len(once),
+        shown=len(taken),
+        confidence=float(sure[once].mean()),
+        correct=float((own == labels[once])[known].mean()) if known.any() else None,
         metrics=run.metrics,
         folder=os.fspath(run),
     )

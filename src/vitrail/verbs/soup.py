@@ -137,7 +137,7 @@ def soup(
         if data is not None:
             source, said = choose_validation(open_data(data, allow_pipe=allow_pipe), runs, data_name(data), split)
             check_classifier(first)
-            if not has_classes_of(first, source):
+            if not has_classes_of(first, source) or members.classes not in (None, source.class_names):
                 raise DataError(f"the models' {first.config.classes} classes are not the data's. Give data of theirs.")
         scores = [members.measure([number], source, given) for number in range(len(asked))]
         order = sorted(range(len(asked)), key=lambda number: -_accuracy(scores[number]))
@@ -170,6 +170,7 @@ class Members:
     def __init__(self, models: Sequence[AnyModel], names: Sequence[str], said: Mapping[str, Any]) -> None:
         self.models, self.names, self.said = models, names, said
         self.notes: list[str] = []
+        self.classes: tuple[str, ...] | None = None  # of those that name any
 
     def open(self, number: int) -> Model:
         """Open one on the CPU; refuse what has no weights to average."""
@@ -178,11 +179,15 @@ class Members:
         model = open_model(asked, None, place, {name: value for name, value in self.said.items() if name != "device"})
         if model.plain is not model or not model.state_dict():
             raise ConfigError(f"{self.names[number]} is made for one engine. Give the checkpoint that it came from.")
+        for name, tensor in model.state_dict().items():
+            if not tensor.isfinite().all():
+                raise ConfigError(f"{self.names[number]} diverged: its {name} is not all finite. Leave it out.")
         return model
 
     def check(self) -> Model:
         """Open all of them once, and refuse those that are not of one kind; give the first."""
         first = self.open(0)
+        self.classes = first.card.class_names
         for number, name in enumerate(self.names[1:], start=1):
             model = self.open(number)
             if differing := differences(first.config, model.config):
@@ -190,7 +195,8 @@ class Members:
                     f"{name} and {self.names[0]} have other configurations: {'; '.join(differing[:6])}. Weights are "
                     "averaged only where these are equal. Leave one of them out."
                 )
-            if model.card.class_names != first.card.class_names:
+            self.classes = self.classes or model.card.class_names
+            if model.card.class_names not in (None, self.classes):
                 raise ConfigError(f"{name} and {self.names[0]} tell other classes apart. Leave one of them out.")
             if model.card.preprocessing != first.card.preprocessing:
                 raise ConfigError(
@@ -207,7 +213,8 @@ class Members:
         if len(numbers) > 1:  # a temperature is of one model's logits, and so is what was measured of it
             changes = (f"the mean of {', '.join(self.names[number] for number in numbers)}",)
             came = Provenance(source="", layout="vitrail", container="soup", changes=changes)
-            made.card = replace(made.card, metrics={}, temperature=1.0, provenance=came)
+            changed = replace(made.card, metrics={}, temperature=1.0, provenance=came)
+            made.card = replace(changed, class_names=self.classes)
         return made
 
     def measure(self, numbers: Sequence[int], source: Source | None, options: InferenceOptions) -> Score | None:

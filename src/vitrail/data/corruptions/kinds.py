@@ -61,14 +61,12 @@ def glass_blur(image: Reals, numbers: tuple[float, int, int], scale: float, rand
     sigma, farthest, times = numbers[0] * scale, max(round(numbers[1] * scale), 1), numbers[2]
     height, width = image.shape[:2]
     order = list(range(height * width))
-    rows, cols = range(height - farthest, farthest, -1), range(width - farthest, farthest, -1)
+    rows, cols = np.arange(height - farthest, farthest, -1), np.arange(width - farthest, farthest, -1)
+    ones = (rows[:, None] * width + cols).ravel()
     for _ in range(times):
-        shifts = iter(random.integers(-farthest, farthest, (len(rows) * len(cols), 2)).tolist())
-        for row in rows:
-            for col in cols:
-                right, down = next(shifts)
-                one, other = row * width + col, (row + down) * width + col + right
-                order[one], order[other] = order[other], order[one]
+        right, down = random.integers(-farthest, farthest, (len(ones), 2)).T
+        for one, other in zip(ones.tolist(), (ones + down * width + right).tolist(), strict=True):
+            order[one], order[other] = order[other], order[one]
     blurred = smooth(image, sigma)
     return smooth(blurred.reshape(height * width, -1)[order].reshape(blurred.shape), sigma)
 

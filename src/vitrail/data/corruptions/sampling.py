@@ -33,34 +33,34 @@ def smoothing(side: int, sigma: float, truncate: float, edge: Edge) -> Reals:
 
 def filtered(image: Reals, kernel: Reals) -> Reals:
     """Correlate every channel with a square kernel of an odd side; beyond an edge is what is inside it."""
-    half = len(kernel) // 2
+    half, (height, width) = len(kernel) // 2, image.shape[:2]
     padded = np.pad(image, ((half, half), (half, half), (0, 0)), mode="reflect")
-    windows = np.lib.stride_tricks.sliding_window_view(padded, kernel.shape, axis=(0, 1))  # H W C k k
-    used = np.argwhere(kernel)
-    top, left = used.min(axis=0)
-    bottom, right = used.max(axis=0) + 1
-    return np.einsum("hwcij,ij->hwc", windows[..., top:bottom, left:right], kernel[top:bottom, left:right])
+    sides = padded.shape[:2]
+    waves = np.fft.rfft2(padded, axes=(0, 1)) * np.fft.rfft2(kernel, sides).conj()[:, :, None]
+    found: Reals = np.fft.irfft2(waves, sides, axes=(0, 1))[:height, :width]
+    return found
 
 
 def zoomed(image: Reals, factor: float) -> Reals:
     """Enlarge the middle to the whole, between the nearest pixels of each axis."""
-    rows, cols = (zooming(side, factor) for side in image.shape[:2])
-    return np.einsum("ij,jkc,lk->ilc", rows, image, cols, optimize=True)
+    above, below, down = zooming(image.shape[0], factor)
+    before, after, right = zooming(image.shape[1], factor)
+    rows: Reals = image[above] * (1 - down)[:, None, None] + image[below] * down[:, None, None]
+    return rows[:, before] * (1 - right)[:, None] + rows[:, after] * right[:, None]
 
 
 @lru_cache(maxsize=256)
-def zooming(side: int, factor: float) -> Reals:
-    """Give the matrix that enlarges the middle of one axis: both of its ends stay its ends, and too much is cut off."""
+def zooming(side: int, factor: float) -> tuple[NDArray[np.int64], NDArray[np.int64], Reals]:
+    """Give between which two pixels of an axis those of its enlarged middle lie, and how far from the first.
+
+    Both ends of the middle stay its ends, and too much is cut off.
+    """
     part = ceil(side / factor)
     start, long = (side - part) // 2, max(round(part * factor), side)
-    places = np.arange(long) * ((part - 1) / max(long - 1, 1))
-    below = np.minimum(places.astype(int), max(part - 2, 0))
-    matrix = np.zeros((long, side))
-    rest = places - below
-    np.add.at(matrix, (np.arange(long), start + below), 1 - rest)
-    np.add.at(matrix, (np.arange(long), start + np.minimum(below + 1, part - 1)), rest)
     cut = (long - side) // 2
-    return matrix[cut : cut + side]
+    places: Reals = np.arange(cut, cut + side, dtype=np.float64) * ((part - 1) / max(long - 1, 1))
+    below = np.minimum(places.astype(np.int64), max(part - 2, 0))
+    return start + below, start + np.minimum(below + 1, part - 1), places - below
 
 
 def moved(image: Reals, radius: float, sigma: float, angle: float) -> Reals:

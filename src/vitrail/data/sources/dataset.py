@@ -81,7 +81,9 @@ def python_splits(
     """Open sources, datasets and arrays by the names of their splits, with one list of classes for all."""
     if not data or not all(isinstance(name, str) for name in data):
         raise DataError(f"{EXPECTED}; got names {list(data)!r:.200}.")
-    made: dict[str, Any] = {split: _paired(*part) if _is_pair(part) else part for split, part in data.items()}
+    made: dict[str, Any] = {
+        split: _paired(*part, unlabeled=unlabeled) if _is_pair(part) else part for split, part in data.items()
+    }
     held = {split: part for split, part in made.items() if not isinstance(part, Source)}
     labels = {split: _labels(part, unlabeled=unlabeled, progress=progress) for split, part in held.items()}
     names = set[tuple[str, ...]]().union(*map(_class_names, made.values()))
@@ -101,7 +103,7 @@ def python_splits(
     if most >= len(class_names):
         raise DataError(f"labels must be below {len(class_names)}, the number of classes; got {most}. Name them all.")
     for split, part in held.items():
-        if _is_batch(part):
+        if _is_batch(part) and (class_names or not unlabeled):
             made[split] = MemorySource(part.images, labels[split], class_names)
         else:
             made[split] = DatasetSource(part, labels[split], class_names)
@@ -118,9 +120,10 @@ def _is_batch(part: Any) -> bool:  # noqa: ANN401
     return isinstance(part, _Pairs) and isinstance(part.images, np.ndarray | Tensor)
 
 
-def _paired(images: Any, labels: Any) -> _Pairs:  # noqa: ANN401
+def _paired(images: Any, labels: Any, *, unlabeled: bool = False) -> _Pairs:  # noqa: ANN401
     """Read (images, labels): arrays of pixels get an axis of channels where they have none, tensors theirs first."""
     try:
+        labels = np.full(len(images), -1) if unlabeled and labels is None else labels
         targets = _whole_numbers(labels, len(images))
     except TypeError as error:  # something without a length
         raise DataError(f"{EXPECTED}; got a pair of {type(images).__name__} and {type(labels).__name__}.") from error
