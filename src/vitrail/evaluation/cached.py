@@ -78,7 +78,7 @@ class OutputCache:
 
     def take(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], Outputs | None]:
         """Give the samples without a row, and the rows of the others, whose images are as they were."""
-        self.marks, self.held = self.marks_of(samples), {}
+        self.marks = self.marks_of(samples)
         missing, found = [], []
         for number in np.unique(samples // PART).tolist():
             here = samples // PART == number
@@ -86,7 +86,6 @@ class OutputCache:
             if held is None:
                 missing.append(some)
                 continue
-            self.held[number] = held
             places = np.searchsorted(held["samples"], some).clip(max=len(held["samples"]) - 1)
             same = (held["samples"][places] == some) & (held["hashes"][places] == marks).all(axis=1)
             missing.append(some[~same])
@@ -101,7 +100,7 @@ class OutputCache:
             here = rows.samples // PART == number
             found = {"samples": rows.samples[here], "hashes": marks[here]}
             found |= {name: value[here] for name, value in rows.values.items()}
-            held = self.held.get(number)
+            held = self._read(number)  # now, as another process may have added its own meanwhile
             if held is not None and held.keys() == found.keys():
                 older = ~np.isin(held["samples"], samples)
                 found = {name: np.concatenate([held[name][older], array]) for name, array in found.items()}

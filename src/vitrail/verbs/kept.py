@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -36,6 +37,8 @@ class Kept(OutputCache):
     def remove(self) -> None:
         """Remove the rows: their answers are given."""
         shutil.rmtree(self.folder, ignore_errors=True)
+        with suppress(OSError):  # where others are kept
+            self.folder.parent.rmdir()
 
 
 def pieces_of(ranges: Iterable[range], options: InferenceOptions) -> list[range]:
