@@ -8,14 +8,15 @@ H200, and each block's weights and gradients are float32. What the network does 
 
 import argparse
 import sys
+from dataclasses import replace
 from typing import Literal
 
 from vitrail.config import ViTConfig, parse
 from vitrail.config.devices import UTILIZATION, device_row
-from vitrail.ops.cost.counts import Step, parameters, training_flops
+from vitrail.ops.cost.counts import parameters, training_flops
 from vitrail.ops.cost.place import UPDATED
-from vitrail.ops.cost.ranks import Ranks
 from vitrail.ops.cost.timeline import Layer, Network, simulate
+from vitrail.verbs.plan import plan
 
 
 def main() -> None:
@@ -37,8 +38,9 @@ def main() -> None:
     for nodes in (1, 8, 64):
         network = Network(nodes=nodes, each=8)
         batch = given.batch / network.world
-        step = Step(kind="train", batch=round(batch), precision="bfloat16", optimizer="adam", device="cuda")
-        ranks = Ranks(config=config, step=step, world=network.world)
+        counted = plan(given.model, on=given.on, nodes=nodes, gpus_per_node=network.each, batch_size=given.batch)
+        assert counted.ranks is not None
+        ranks = replace(counted.ranks, step=replace(counted.ranks.step, batch=round(batch)), parts=1)  # all at once
         pace = device.peak("bfloat16") * UTILIZATION
         seconds = training_flops(config) * batch / pace / config.depth
         layers = [Layer(forward=seconds / 3, backward=2 * seconds / 3, size=4 * total / config.depth)] * config.depth

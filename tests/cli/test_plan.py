@@ -108,8 +108,17 @@ def test_a_run_on_a_device_of_the_table_has_time_energy_and_a_price(capsys: pyte
     assert place["cost"] == pytest.approx(2.5 * 16 * hours)
     assert place["kilowatt_hours"] == pytest.approx(0.7 * 16 * hours)
     assert ranks["DDP"]["seconds"] == pytest.approx(ranks["DDP"]["traffic"] / 50e9)
+    sent = ranks["FSDP"]["run_seconds"] - place["seconds"]
+    assert sent == pytest.approx(document["run"]["steps"] * ranks["FSDP"]["traffic"] / 50e9)
     text = shown(capsys, *arguments)
-    for words in ("on H200", "38% of 989 TFLOP/s", "TPUv3-core-days", "2(n-1)/n", f"{place['cost']:,.2f}"):
+    for words in (
+        "on H200",
+        "38% of 989 TFLOP/s",
+        "TPUv3-core-days",
+        "2(n-1)/n",
+        f"{place['cost']:,.2f}",
+        "time of the run",
+    ):
         assert words in text
     assert max(map(len, text.splitlines())) <= 100
     assert vitrail.plan("ViT-B/16", on="T4").step.precision == "float32"

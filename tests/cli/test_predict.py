@@ -118,7 +118,7 @@ def test_what_cannot_be_is_refused_before_anything_is_computed(
     def never(*arguments: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(verbs, "compute_outputs", never)
+    monkeypatch.setattr(verbs, "outputs_of_stretch", never)
     run, photos = home / "run", home / "photos"
     assert "there is no image at" in refused(capsys, run, tmp_path / "nothing.jpg")
     assert "has none" in refused(capsys, run, tmp_path)
@@ -140,7 +140,7 @@ def test_an_interrupted_command_writes_nothing(
         raise KeyboardInterrupt
 
     (tmp_path / "a.csv").write_text("older")
-    monkeypatch.setattr(verbs, "compute_outputs", interrupt)
+    monkeypatch.setattr(verbs, "outputs_of_stretch", interrupt)
     shown(capsys, home / "run", home / "photos", "--csv", tmp_path / "a.csv", status=130)
     assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == ["a.csv"]
     assert (tmp_path / "a.csv").read_text() == "older"

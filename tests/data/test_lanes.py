@@ -178,6 +178,8 @@ def test_an_epoch_of_four_machines_is_every_image_once_and_every_shard_fetched_o
         busy, cut, slow = Served(b"", status=500), Served(data, cuts=[701]), Served(data, drip=0.03)
         several = [[busy], [cut], [], [Served(b"", status=503), busy, cut], [slow], [0.4]]
         server.files.faults[f"/set/{name}"] = [*several[number % 6]] if number < 18 else [*several[number % 4]]
+    names = Served("\n".join(NAMES).encode(), cuts=[3])
+    server.files.faults["/set/classes.txt"] = [Served(b"", status=500), names, Served(b"", status=429)]
     samples: list[int] = []
     holders: dict[str, int] = {}
     for rank in range(4):

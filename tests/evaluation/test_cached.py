@@ -108,6 +108,18 @@ def test_a_pass_that_was_stopped_goes_on_where_it_was() -> None:
     np.testing.assert_allclose(found.values["logits"], logits_of(model, source), atol=1e-5)
 
 
+def test_what_another_process_keeps_meanwhile_stays() -> None:
+    model, source, asking = guessing(), Pictures(11), Asking()
+
+    def compute(model: Model, images: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
+        if not asking.images:
+            cached_outputs(model, Pictures(11), "logits", Asking(), passing(), np.arange(5))
+        return asking(model, images, labels)
+
+    cached_outputs(model, source, "logits", compute, passing(), np.arange(5, 11))
+    assert (rows(model, source)[1], asking.images) == (0, 6)
+
+
 def other_weights(model: Model) -> None:
     with torch.no_grad():
         next(model.head.parameters())[0, 0] += 0.5

@@ -1,6 +1,9 @@
 """A simulated step: against sums by hand, bounds that hold for any, and what the plan says of the same traffic."""
 
+import runpy
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal, get_args
 
 import pytest
@@ -9,6 +12,7 @@ from vitrail.config import parse
 from vitrail.ops.cost.counts import Step
 from vitrail.ops.cost.ranks import Ranks
 from vitrail.ops.cost.timeline import Layer, Network, simulate
+from vitrail.verbs.plan import plan
 
 Kind = Literal["ddp", "fsdp"]
 SLOW = Network(nodes=3, each=1, between=2.0, hop_between=0.0)  # a layer of 3 bytes takes a second
@@ -50,3 +54,21 @@ def test_what_is_sent_is_what_the_plan_counts(kind: Kind) -> None:
     found = simulate(kind, layers, Network(nodes=8, each=8, hop_between=0.0, hop_within=0.0), update=0.0)
     counted = ranks.ddp_traffic() if kind == "ddp" else ranks.fsdp_traffic()
     assert found.sent * 50e9 == pytest.approx(counted)
+
+
+def test_the_tables_of_the_document_are_what_the_program_prints(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(__file__).parents[2]
+    document = (root / "docs" / "scale.md").read_text()
+    monkeypatch.setattr(sys, "argv", ["scale.py"])
+    runpy.run_path(str(root / "benchmarks" / "scale.py"), run_name="__main__")
+    rows = capsys.readouterr().out.splitlines()
+    assert len(rows) == 2 + 6
+    assert "\n".join(rows) in document
+    # The same as `vitrail plan` says of 64 GPUs, in GiB.
+    ranks = plan("ViT-G/14", on="H200", nodes=8, gpus_per_node=8, batch_size=4096).ranks
+    assert ranks is not None
+    assert [line.split(" | ")[2] for line in rows[4:6]] == [
+        f"{size / 2**30:.0f} GiB" for size in (ranks.ddp_memory(), ranks.fsdp_memory())
+    ]

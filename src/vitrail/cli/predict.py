@@ -14,6 +14,7 @@ from vitrail.cli.options import (
     Batch,
     Device,
     Engine,
+    Fresh,
     Json,
     Merging,
     Precision,
@@ -67,6 +68,7 @@ def predict(
     device: Device = None,
     precision: Precision = "float32",
     engine: Engine = "auto",
+    fresh: Fresh = False,
     settings: Said = None,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -77,6 +79,7 @@ def predict(
     Folders are read with all the folders in them. An image that cannot be
     read is named on standard error and left out; the exit status is then 1,
     and the answers for all others are given. Files are written at the end.
+    Stopped among many images, the same command goes on where it was.
 
     Examples:
       vitrail predict vitrail-ti8 cat.jpg

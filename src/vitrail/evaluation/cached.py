@@ -44,7 +44,7 @@ def cached_outputs(
     wanted = np.arange(len(source)) if samples is None else np.unique(samples)
     if not len(wanted):
         raise DataError("the source holds no images. Check its path.")
-    store = _OutputCache(kind, source, model, options) if options.cache else None
+    store = OutputCache(kind, source, model, options) if options.cache else None
     parts: list[Outputs] = []
     done = 0
     stretch = MANY if options.workers else FEW
@@ -52,7 +52,7 @@ def cached_outputs(
         for number in np.unique(wanted // stretch).tolist():
             some = wanted[wanted // stretch == number]
             shown = replace(options, progress=lambda count, _, first=done: options.progress(first + count, len(wanted)))
-            parts.append(_outputs_of_stretch(model, source, compute, shown, some, store))
+            parts.append(outputs_of_stretch(model, source, compute, shown, some, store))
             done += len(some)
             bad = [(skip.name, skip.reason) for part in parts for skip in part.skipped]
             check_limit(bad, len(bad), len(wanted), options.bad_image_limit)
@@ -69,7 +69,7 @@ def digest_of(model: Model) -> str:
     return fingerprint_of(said, "\0".join(tensors), *bits, *made)
 
 
-class _OutputCache:
+class OutputCache:
     """Outputs on disk: a file for each stretch of a source, each row with the hash of its image and its label."""
 
     def __init__(self, kind: str, source: Source, model: Model, options: InferenceOptions) -> None:
@@ -78,17 +78,16 @@ class _OutputCache:
 
     def take(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], Outputs | None]:
         """Give the samples without a row, and the rows of the others, whose images are as they were."""
-        self.hashes, self.held = self._hashes(samples), {}
+        self.marks = self.marks_of(samples)
         missing, found = [], []
         for number in np.unique(samples // PART).tolist():
             here = samples // PART == number
-            some, hashes, held = samples[here], self.hashes[here], self._read(number)
+            some, marks, held = samples[here], self.marks[here], self._read(number)
             if held is None:
                 missing.append(some)
                 continue
-            self.held[number] = held
             places = np.searchsorted(held["samples"], some).clip(max=len(held["samples"]) - 1)
-            same = (held["samples"][places] == some) & (held["hashes"][places] == hashes).all(axis=1)
+            same = (held["samples"][places] == some) & (held["hashes"][places] == marks).all(axis=1)
             missing.append(some[~same])
             found.append(self._rows(held, places[same]))
         found = [rows for rows in found if len(rows.samples)]
@@ -96,12 +95,12 @@ class _OutputCache:
 
     def keep(self, samples: NDArray[np.int64], rows: Outputs) -> None:
         """Add rows to those that are there, in place of older ones; what the disk refuses is not kept."""
-        hashes = self.hashes[np.isin(samples, rows.samples)]
+        marks = self.marks[np.isin(samples, rows.samples)]
         for number in np.unique(rows.samples // PART).tolist():
             here = rows.samples // PART == number
-            found = {"samples": rows.samples[here], "hashes": hashes[here]}
+            found = {"samples": rows.samples[here], "hashes": marks[here]}
             found |= {name: value[here] for name, value in rows.values.items()}
-            held = self.held.get(number)
+            held = self._read(number)  # now, as another process may have added its own meanwhile
             if held is not None and held.keys() == found.keys():
                 older = ~np.isin(held["samples"], samples)
                 found = {name: np.concatenate([held[name][older], array]) for name, array in found.items()}
@@ -113,7 +112,8 @@ class _OutputCache:
                     ordered = {name: array[order] for name, array in found.items()}
                     np.savez(temporary, **ordered, digest=np.array(_digest(ordered)))  # pyright: ignore[reportArgumentType]
 
-    def _hashes(self, samples: NDArray[np.int64]) -> NDArray[np.uint8]:
+    def marks_of(self, samples: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Give what tells an image from what it was before: the hash of its contents, and its label."""
         labels = self.source.labels[samples].astype("<i8")[:, None].view(np.uint8)
         return np.concatenate([content_hashes(Subset(self.source, samples)), labels], axis=1)
 
@@ -140,13 +140,13 @@ def _digest(arrays: Mapping[str, NDArray[Any]]) -> str:
     return fingerprint_of("\0".join(said), *arrays.values())
 
 
-def _outputs_of_stretch(
+def outputs_of_stretch(
     model: Model,
     source: Source,
     compute: OutputFunction,
     options: InferenceOptions,
     samples: NDArray[np.int64],
-    store: _OutputCache | None,
+    store: OutputCache | None,
 ) -> Outputs:
     """Take the rows of a stretch from disk, compute those that are not there, and keep them."""
     if store is None:

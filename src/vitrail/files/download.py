@@ -75,9 +75,9 @@ def _bring(address: Address, part: Part, progress: Progress) -> None:
     copy_stored(address, part, progress)
 
 
-def fetch_patiently(url: str, *, quiet: bool = False) -> Path:
+def fetch_patiently(url: str, *, quiet: bool = False, long: bool = True) -> Path:
     """Bring a file as `fetch` does, asking again for a while where it does not come now: a run depends on it."""
-    for pause in (*transfers.PAUSES, *(LATER * pause for pause in transfers.PAUSES)):
+    for pause in (*transfers.PAUSES, *(LATER * pause for pause in transfers.PAUSES if long)):
         try:
             return fetch(url, quiet=quiet)
         except (BusyError, UnavailableError) as error:
@@ -86,10 +86,10 @@ def fetch_patiently(url: str, *, quiet: bool = False) -> Path:
     return fetch(url, quiet=quiet)
 
 
-def fetch_if_there(url: str) -> Path | None:
+def fetch_if_there(url: str, *, patiently: bool = True) -> Path | None:
     """Bring a file that may be missing on its server; None where it is."""
     try:
-        return fetch(url, quiet=True)
+        return fetch_patiently(url, quiet=True, long=False) if patiently else fetch(url, quiet=True)
     except RefusedError as error:
         if error.code in ABSENT:
             return None

@@ -9,12 +9,14 @@ import json
 import os
 import platform
 import re
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from types import FrameType
 from typing import Any, NamedTuple
 
 from torch.distributed import PrefixStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]
@@ -26,6 +28,7 @@ from vitrail.files.progress import say
 BEAT = 1.0  # seconds
 GONE = 30.0  # seconds without a beat
 SURE = 5.0  # the same once the transport says that somebody is gone
+WORDS = 20.0  # seconds that a process which fails has to say why; torchrun gives 30
 PATIENT = 7200.0  # seconds that a process may keep the others waiting: it may be reading the data's hashes
 TRAINING = 600.0  # the same between the steps of a training
 PATIENCE = "VITRAIL_PATIENCE"  # the variable that says otherwise
@@ -126,12 +129,13 @@ class Watch:
             self.beat()
 
     def linger(self) -> None:
-        """Keep the store until the others have read there why this process ends, where it is this one's."""
+        """Keep the store until the others have read there why this process ends, but for those who are silent."""
         begin = time.monotonic()
         with contextlib.suppress(Exception):
             while self.rank == 0 and self.reason != ENDED and time.monotonic() - begin < 2 * SURE:
                 self.look()
-                if all(seen.reason is not None for seen, _ in self.heard.values()):
+                now = time.monotonic()
+                if all(seen.reason is not None or now - when > SURE for seen, when in self.heard.values()):
                     return
                 time.sleep(BEAT / 4)
 
@@ -224,9 +228,40 @@ def patience_of(environment: Mapping[str, str]) -> float:
 
 
 @contextmanager
+def ending_in_words() -> Iterator[None]:
+    """Let SIGTERM wait for a process that fails: torchrun sends it to all others at once where one was killed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        if isinstance(sys.exception(), VitrailError | RuntimeError):
+            last = threading.Timer(WORDS, os._exit, (1,))
+            last.daemon = True
+            last.start()
+            timers.append(last)
+            return
+        signal.signal(number, before)
+        os.kill(os.getpid(), number)
+
+    timers: list[threading.Timer] = []
+    before = signal.signal(signal.SIGTERM, hear) or signal.SIG_DFL
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        for timer in timers:
+            timer.cancel()
+
+
+@contextmanager
 def watched(make: Callable[[], Watch]) -> Iterator[Watch]:
     """Watch while processes are together; what another did to the transport is said as what it is."""
-    watch = make()
+    with ending_in_words():
+        yield from _watched(make())
+
+
+def _watched(watch: Watch) -> Iterator[Watch]:
     reason: str | None = None
     try:
         yield watch

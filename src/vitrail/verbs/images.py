@@ -43,6 +43,11 @@ class ImageList(FilesSource):
                     self._held[index] = data
                 return data
 
+    @property
+    def are_files(self) -> bool:
+        """Whether every image is a file of its own."""
+        return not self._held
+
     def name(self, index: int) -> str:
         """Give the path of an image as it was given, or its number where it has none."""
         return self._names[index]

@@ -176,7 +176,8 @@ def _notes(plan: Plan) -> list[str]:
         notes.append(
             "Sent in a step, of n ranks: DDP 2(n-1)/n of the gradients, a ring all-reduce;\n"
             "FSDP 3(n-1)/n a micro-batch: weights gathered twice, gradients reduced.\n"
-            "Times are as if nothing overlapped."
+            "Times are as if nothing overlapped"
+            + ("." if plan.place is None else "; that of the devices is without what is sent.")
         )
     return notes
 

@@ -13,14 +13,16 @@ from vitrail.checkpoint.load import of_run
 from vitrail.config.check import whole
 from vitrail.config.given import check_passes
 from vitrail.errors import ConfigError, DataError
+from vitrail.evaluation.cached import outputs_of_stretch
 from vitrail.models import Model, eval_mode
-from vitrail.runtime.inference import choose_model, compute_outputs, computed_in, inference_options
+from vitrail.runtime.inference import choose_model, computed_in, inference_options
 from vitrail.runtime.joining import all_or_none, join_lists, join_rows, share
 from vitrail.runtime.machine import Group
 from vitrail.runtime.reporter import SILENT, Reporter
 from vitrail.verbs.dense import WINDOWS, refuse_for_dense, task_of
 from vitrail.verbs.dense_predict import DensePredictions, predict_dense
 from vitrail.verbs.images import ImageList, gather_images
+from vitrail.verbs.kept import Kept, keep_rows, pieces_of
 from vitrail.verbs.opening import (
     OF_FILES,
     AnyModel,
@@ -43,6 +45,7 @@ class PredictOptions(Options, Passing, total=False):
     """How to go through images, their size, and what a file leaves open of its model."""
 
     image_size: ImageSize | None  # None: the model's own
+    fresh: bool  # go on with nothing that was found before this was stopped, and keep nothing meanwhile
     group: Group | None  # processes that share the images out; the first has all answers, another those of its share
 
 
@@ -60,8 +63,9 @@ def predict(
 
     `model` is a name, a file, a run or its folder, or a model in memory. The result is a sequence, of one image too, in
     the order given; images that cannot be read are in its `failed`, with the reason. `top` is how many classes of an
-    image rows and tables show; `features=True` keeps what the classifier reads too. Options: image_size, batch_size,
-    workers, device, precision, engine, report; and where the file does not say how it reads images,
+    image rows and tables show; `features=True` keeps what the classifier reads too. Stopped among many image files, the
+    same call goes on where it was, unless `fresh`. Options: image_size, batch_size, workers, device, precision, engine,
+    fresh, report; and where the file does not say how it reads images,
     preprocessing, mean, deviation, resize, crop_share, interpolation, as in `vitrail.load`; and what it leaves open of
     the model: heads, grid, activation, epsilon.
 
@@ -145,6 +149,7 @@ def _run_dense(
 
 class _Found(NamedTuple):
     model: Model
+    kept: Kept | None
     names: list[str]
     values: Mapping[str, Tensor]
     failed: list[Failed]
@@ -164,7 +169,15 @@ def _run(
     """Send images through a model; what is held of them are their names and the parts that are asked for."""
     if group is not None and group.world_size > 1:
         return _run_shared(group, model, images, parts, image_size=image_size, device=device, **options)
-    return _run_share(Group(device=torch.device("cpu")), model, images, parts, image_size, device, **options)
+    found = _run_share(Group(device=torch.device("cpu")), model, images, parts, image_size, device, **options)
+    return _given(found)
+
+
+def _given(found: _Found) -> _Found:
+    """Remove what was kept for a call that goes on after it was stopped."""
+    if found.kept is not None:
+        found.kept.remove()
+    return found
 
 
 def _run_shared(
@@ -181,7 +194,8 @@ def _run_shared(
     source = group.on_main(lambda: gather_images(images, options["report"]))
     own = all_or_none(group, lambda: _run_share(group, model, source, parts, **options))
     values = join_rows(group, own.values)
-    return own._replace(values=values, names=join_lists(group, own.names), failed=join_lists(group, own.failed))
+    found = own._replace(values=values, names=join_lists(group, own.names), failed=join_lists(group, own.failed))
+    return _given(found)
 
 
 def _run_share(
@@ -210,9 +224,10 @@ def _run_share(
     model = choose_model(model, len(source), how)
     total, precision = len(source), next(model.parameters()).dtype
     widths = {"logits": model.config.classes or 0, "features": model.config.representation}
-    own = share(group, total, how.batch_size, STRETCH)
+    own = pieces_of(share(group, total, how.batch_size, STRETCH), how)
+    kept = keep_rows(source, model, parts, how) if len(own) > 1 else None
     values = {part: np.empty((sum(map(len, own)), widths[part]), np.float32) for part in parts}
-    found = _Found(model, [], {}, [], computed_in(model, how))
+    found = _Found(model, kept, [], {}, [], computed_in(model, how))
 
     def read(model: Model, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
         features, logits = model.outputs(images.to(precision))
@@ -225,7 +240,9 @@ def _run_share(
                 how.report.progress("predicting", min(passed * group.world_size, total), total)
 
         numbers = np.arange(some.start, some.stop)
-        rows = compute_outputs(model, source, numbers, read, replace(how, progress=advance))
+        rows = outputs_of_stretch(model, source, read, replace(how, progress=advance), numbers, kept)
+        if rows.reused and not found.names:
+            how.report.note("going on where it was stopped")
         sound = np.ones(len(rows.samples), np.bool_)
         for value in rows.values.values():
             sound &= ~np.isnan(value).any(axis=1)

@@ -32,10 +32,11 @@ def open_remote(pattern: str, *, unlabeled: bool = False) -> Source:
     """Stream the shards of a pattern; where the server lists no classes all are fetched, since the labels say them."""
     urls = list(expand(pattern))
     parse(urls[0])  # refuses what is no address
+    here = all(place_of(url).is_file() for url in urls)
     try:
-        names = classes_of(urls[0])
+        names = classes_of(urls[0], patiently=not here)
     except CheckpointError:
-        if not all(place_of(url).is_file() for url in urls):
+        if not here:
             raise
         names = None  # all were fetched before: no network is needed
     if names is None:
@@ -43,9 +44,9 @@ def open_remote(pattern: str, *, unlabeled: bool = False) -> Source:
     return RemoteShards(urls, class_names=names, unlabeled=unlabeled)
 
 
-def classes_of(url: str) -> tuple[str, ...] | None:
+def classes_of(url: str, *, patiently: bool = True) -> tuple[str, ...] | None:
     """Fetch classes.txt from beside a shard, a name a line; None where the server has none, found by one request."""
-    file = fetch_if_there(beside(url, "classes.txt"))
+    file = fetch_if_there(beside(url, "classes.txt"), patiently=patiently)
     names = None if file is None else class_list(file)
     # Some servers answer with a page of their own to whatever they do not have.
     return None if not names or names[0].startswith("<") else names

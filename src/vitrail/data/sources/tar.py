@@ -21,7 +21,7 @@ from vitrail.data.sources.tar_headers import members
 from vitrail.errors import WITHOUT_LABELS, CheckpointError, ConfigError, DataError
 from vitrail.files import (
     cache_folder,
-    fetch,
+    fetch_patiently,
     is_remote,
     open_regular,
     parse_json,
@@ -134,7 +134,7 @@ def expand(pattern: str) -> Iterator[str]:
 
 def _local(text: str, *, allow_pipe: bool) -> Path:
     if is_remote(text):
-        return fetch(text)
+        return fetch_patiently(text)
     if not text.startswith("pipe:"):
         return Path(os.path.realpath(text))
     if not allow_pipe:

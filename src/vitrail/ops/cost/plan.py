@@ -130,10 +130,22 @@ class CostPlan:
             "gradient_bytes": ranks.gradient_bytes,
             "bandwidth": self.bandwidth * 1e9,
             **{
-                kind: {"memory": memory, "traffic": traffic, "seconds": traffic / (self.bandwidth * 1e9)}
+                kind: {
+                    "memory": memory,
+                    "traffic": traffic,
+                    "seconds": traffic / (self.bandwidth * 1e9),
+                    "run_seconds": self._run_seconds(traffic),
+                }
                 for kind, memory, traffic in _kinds(ranks)
             },
         }
+
+    def _run_seconds(self, traffic: float) -> float | None:
+        """Give the seconds of a run whose ranks send after they have computed; None where its steps are not known."""
+        place = self.place
+        if place is None or place.seconds is None or place.steps is None:
+            return None
+        return place.seconds + place.steps * traffic / (self.bandwidth * 1e9)
 
     def lines(self) -> dict[tuple[str, str], str]:
         """Give the plan as words for people, by section and label; what a model does not have is empty."""
@@ -172,6 +184,8 @@ class CostPlan:
                 rows["ranks", f"{kind}, memory of each"] = gibibytes(memory)
                 rows["ranks", f"{kind}, each sends a step"] = gibibytes(int(traffic))
                 rows["ranks", f"{kind}, at {self.bandwidth:g} GB/s"] = duration(traffic / (self.bandwidth * 1e9))
+                if (seconds := self._run_seconds(traffic)) is not None:
+                    rows["ranks", f"{kind}, time of the run"] = duration(seconds)
         return rows
 
 
