@@ -156,14 +156,14 @@ def cut_shapes(
     kept, boxes = _cut(found, part)
     rows, cols = part.top + _nearest(part.height, size[0]), part.left + _nearest(part.width, size[1])
     edges = np.array([part.left, part.top, part.left + part.width, part.top + part.height])
-    over = (kept.boxes[:, :2] < edges[:2]).any(axis=1) | (kept.boxes[:, 2:] > edges[2:]).any(axis=1)
+    outside = np.concatenate([kept.boxes[:, :2] < edges[:2], kept.boxes[:, 2:] > edges[2:]], axis=1)  # M 4
     there, made = np.zeros(len(boxes), dtype=np.bool_), np.zeros((len(boxes), *size), dtype=np.bool_)
     for place, outline in enumerate(kept.shapes or ()):
         pixels = outline.pixels()
         inside = pixels[part.top : edges[3], part.left : edges[2]]
         there[place] = inside.any()
         made[place] = pixels[rows[:, None], cols]
-        if over[place] and there[place]:
+        if there[place] and outside[place].any():
             for axis, side in ((0, part.width), (1, part.height)):
                 seen = np.flatnonzero(inside.any(axis=axis))
                 boxes[place, axis] = max(boxes[place, axis], seen[0] / side)
