@@ -73,7 +73,7 @@ def selected(found: Annotation, kept: NDArray[np.bool_]) -> Annotation:
     return found._replace(**rows, shapes=shapes)
 
 
-def drawn(outline: Outline) -> Shape:
+def outlined(outline: Outline) -> Shape:
     """Give the pixels of an object as run lengths."""
     return outline if isinstance(outline, Shape) else shape_of(outline.pixels())
 
@@ -84,7 +84,7 @@ def with_shapes(found: Annotation, height: int, width: int) -> Annotation:
         if len(found.boxes):
             raise ImageError("it has a box without the pixels of the object. Give them, or set head.masks=false")
         return found._replace(shapes=())
-    shapes = tuple(drawn(each) for each in found.shapes)
+    shapes = tuple(outlined(each) for each in found.shapes)
     if wrong := [each.size for each in shapes if each.size != (height, width)]:
         tall, wide = wrong[0]
         raise ImageError(f"an object is drawn on {tall}x{wide} pixels; the image is {height}x{width}")

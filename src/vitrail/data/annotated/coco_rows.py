@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.data.annotated.coco import CocoSource
-from vitrail.data.annotation import VOID, Annotation, Outline, drawn
+from vitrail.data.annotation import VOID, Annotation, Outline, outlined
 from vitrail.data.source import Source, Subset
 from vitrail.ops.shapes import Shape, shape_of
 
@@ -71,7 +71,7 @@ class CocoNames:
 
 
 def _drawn(shapes: Sequence[Outline] | None, place: int) -> dict[str, Any]:
-    return {} if shapes is None else {"segmentation": drawn(shapes[place]).document()}
+    return {} if shapes is None else {"segmentation": outlined(shapes[place]).document()}
 
 
 def xywh(box: NDArray[np.float64]) -> list[float]:
