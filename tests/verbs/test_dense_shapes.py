@@ -167,6 +167,11 @@ def test_an_exported_file_gives_masks_and_the_same_objects(model: DenseViT, unty
         assert (mine.shape.pixels() == other.shape.pixels()).mean() > 0.99
 
 
+def test_a_file_says_that_its_model_draws_objects(model: DenseViT, tmp_path: Path) -> None:
+    vitrail.save(model, tmp_path / "run")
+    assert "5 queries to detect and draw 6 classes" in str(vitrail.describe(tmp_path / "run"))
+
+
 def test_a_server_gives_the_pixels_of_objects(model: DenseViT, tmp_path: Path) -> None:
     data = photo(tmp_path / "a.png").read_bytes()
     with TestClient(create_app({"cars": model})) as client:
