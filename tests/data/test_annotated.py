@@ -16,7 +16,7 @@ from PIL import Image
 import vitrail
 from vitrail.config import Preprocessing
 from vitrail.config.recipe import Augmentation
-from vitrail.data.annotated.coco import mask_of, unpacked
+from vitrail.data.annotated.coco import mask_of
 from vitrail.data.annotated.feed import annotated_feed, annotated_train_feed
 from vitrail.data.annotated.open import kind_of, open_annotated
 from vitrail.data.annotation import VOID, boxes_of
@@ -24,6 +24,7 @@ from vitrail.data.mask_files import decode_mask, encode_mask, fill_polygons
 from vitrail.data.overlays import palette
 from vitrail.data.source import Source, Subset
 from vitrail.errors import DataError
+from vitrail.ops.shapes import unpacked
 
 STILL = Augmentation(crop="squash", flip=False)
 

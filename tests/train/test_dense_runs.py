@@ -71,6 +71,7 @@ def bits(out: Path) -> dict[str, Any]:
         ("segment", {}),
         ("detect", {"micro_batch": 4}),
         pytest.param("segment", {"head": "linear"}, marks=pytest.mark.slow),
+        pytest.param("detect", {"micro_batch": 4, "head.masks": True}, marks=pytest.mark.slow),
     ],
 )
 def test_such_a_run_that_is_killed_ends_with_the_same_bits(
@@ -88,10 +89,17 @@ def test_such_a_run_that_is_killed_ends_with_the_same_bits(
 
 
 @pytest.mark.parametrize(
-    ("task", "parallel"), [("segment", "ddp"), pytest.param("detect", "fsdp", marks=pytest.mark.slow)]
+    ("task", "parallel", "more"),
+    [
+        ("segment", "ddp", {}),
+        pytest.param("detect", "fsdp", {}, marks=pytest.mark.slow),
+        pytest.param("detect", "ddp", {"head.masks": True}, marks=pytest.mark.slow),
+    ],
 )
-def test_two_processes_equal_one(task: str, parallel: str, runs: Runs, scenes: Path, tmp_path: Path) -> None:
-    how = {"parallel": parallel, "precision": "float32"}
+def test_two_processes_equal_one(
+    task: str, parallel: str, more: dict[str, object], runs: Runs, scenes: Path, tmp_path: Path
+) -> None:
+    how = {"parallel": parallel, "precision": "float32", **more}
     one, two = (request(scenes, tmp_path / name, task, **how) for name in ("one", "two"))
     assert runs(one).status == 0
     for ended in runs.all(two, ranks=2):
@@ -106,7 +114,10 @@ def test_two_processes_equal_one(task: str, parallel: str, runs: Runs, scenes: P
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("task", "headline", "least"), [("segment", "mean_iou", 0.85), ("detect", "ap50", 0.85)])
+@pytest.mark.parametrize(
+    ("task", "headline", "least"),
+    [("segment", "mean_iou", 0.85), ("detect", "ap50", 0.85), ("detect", "mask_ap50", 0.85)],
+)
 def test_a_head_learns_eight_images_by_heart(task: str, headline: str, least: float, scenes: Path) -> None:
     from vitrail.data.annotated.open import open_annotated
     from vitrail.data.source import Subset
@@ -114,6 +125,7 @@ def test_a_head_learns_eight_images_by_heart(task: str, headline: str, least: fl
     eight = Subset(open_annotated(scenes, task)["train"], np.arange(8))  # pyright: ignore[reportArgumentType]
     still = {"crop": "squash", "flip": False, "jitter": 0.0, "model.stochastic_depth": 0.0, "ema": None}
     shape = {name: value for name, value in FIELDS.items() if name.startswith("model.")}
+    shape["head.masks"] = headline == "mask_ap50"
     run = vitrail.finetune(
         {"train": eight, "val": eight},
         model="ViT-Ti/8",

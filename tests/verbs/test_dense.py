@@ -15,8 +15,6 @@ from torch.nn import functional as F
 
 import vitrail
 from vitrail.config.dense import QueryHead
-from vitrail.data.annotated.coco import unpacked
-from vitrail.data.annotated.coco_rows import packed, runs_of
 from vitrail.data.annotated.others import SceneSource
 from vitrail.data.annotation import VOID, Annotation
 from vitrail.data.sources.synthetic import SyntheticSource
@@ -25,6 +23,7 @@ from vitrail.evaluation.answers import check_classifier
 from vitrail.models.dense import DenseViT
 from vitrail.ops.average_precision import FoundBoxes
 from vitrail.ops.dense import class_scores
+from vitrail.ops.shapes import packed, runs_of, unpacked
 from vitrail.runtime.dense import without_doubles
 from vitrail.runtime.windows import windows
 from vitrail.serve.app import create_app

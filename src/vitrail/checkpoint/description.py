@@ -181,7 +181,8 @@ class Description:
         classes = f"{before}{config.classes:,} {noun}{how}" if config.classes else f"{before}no classifier"
         if (dense := getattr(config, "head", None)) is not None:
             what = f"{dense.queries} queries" if isinstance(dense, QueryHead) else "a linear layer of patches"
-            classes = f"{what} to {dense.task} {classes}"
+            drawn = " and draw" if dense.shapes else ""
+            classes = f"{what} to {dense.task}{drawn} {classes}"
         yield "head", classes
         if self.tensors:
             yield "parameters", f"{self.parameters:,} in {len(self.tensors):,} tensors"

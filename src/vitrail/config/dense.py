@@ -37,6 +37,17 @@ class QueryHead(Checked, word="queries", where="head."):
     queries: int = needs(whole, 50, most=1000)
     blocks: int = needs(whole, 4, most=DEEPEST)  # the last ones, which queries join
     upscale: int = needs(power_of_two, 4)  # of the patch map, on which masks are drawn
+    masks: bool = False  # of objects too, where task=detect: the pixels of each
+
+    @property
+    def draws(self) -> bool:
+        """Whether queries draw masks: of classes of pixels, or of objects."""
+        return self.task == "segment" or self.masks
+
+    @property
+    def shapes(self) -> bool:
+        """Whether the pixels of objects are learned."""
+        return self.task == "detect" and self.masks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +58,11 @@ class LinearHead(Checked, word="linear", where="head."):
     def task(self) -> DenseTask:
         """What it predicts."""
         return "segment"
+
+    @property
+    def shapes(self) -> bool:
+        """Whether the pixels of objects are learned."""
+        return False
 
 
 DenseHead = QueryHead | LinearHead

@@ -260,7 +260,7 @@ ADDED = frozenset({"cosine_scale", "margin", "held_out", "objective", "causal", 
 ADDED |= {"warmup_epochs", "result", "class_token", "registers", "first_norm", "final_norm", "mlp", "inner_norm"}
 ADDED |= {"qk_norm", "attention_width", "projection", "norms", "code"}
 ADDED |= {"adapt", "class_weights", "sampling", "logit_adjustment", "focal"}
-ADDED |= {"head", "initialization", "task", "distill"}
+ADDED |= {"head", "masks", "initialization", "task", "distill"}
 MEANT = {"decoder_head_width": 32, "result": "last"}  # or what was meant then
 
 

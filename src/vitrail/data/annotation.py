@@ -1,14 +1,26 @@
 """What is known of an image beside its pixels: a class for every pixel, or objects with their boxes."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from itertools import compress
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.data.decode import ImageError
+from vitrail.ops.shapes import Shape, shape_of
 
 VOID = 255  # of a pixel that counts nowhere; classes of pixels are numbered below it
 MOST = 254  # classes of pixels
+
+
+@runtime_checkable
+class Outline(Protocol):
+    """The pixels of an object, however its file says them; read when they are asked for."""
+
+    def pixels(self) -> NDArray[np.bool_]:
+        """Give them as a mask, H W; what cannot be read raises `ImageError` with the reason."""
+        ...
 
 
 class Annotation(NamedTuple):
@@ -24,6 +36,7 @@ class Annotation(NamedTuple):
     crowd: NDArray[np.bool_]  # M
     areas: NDArray[np.float64]  # M: pixels of each object, or of its box
     size: tuple[int, int] | None = None  # height and width, where the file says them
+    shapes: tuple[Outline, ...] | None = None  # M: the pixels of each object, where the file says them of all
 
 
 def of_mask(mask: NDArray[np.uint8]) -> Annotation:
@@ -37,6 +50,7 @@ def of_boxes(
     crowd: object = None,
     areas: object = None,
     size: tuple[int, int] | None = None,
+    shapes: Sequence[Outline] | None = None,
 ) -> Annotation:
     """Annotate with objects alone; the area of one is its box's where nothing else is said."""
     found = np.asarray(boxes, dtype=np.float64).reshape(-1, 4)
@@ -48,13 +62,33 @@ def of_boxes(
         crowd=np.zeros(len(found), dtype=np.bool_) if crowd is None else np.asarray(crowd, dtype=np.bool_),
         areas=box_areas if areas is None else np.asarray(areas, dtype=np.float64),
         size=size,
+        shapes=None if shapes is None else tuple(shapes),
     )
 
 
 def selected(found: Annotation, kept: NDArray[np.bool_]) -> Annotation:
     """Keep some of the objects."""
     rows = {name: getattr(found, name)[kept] for name in ("boxes", "classes", "crowd", "areas")}
-    return found._replace(**rows)
+    shapes = None if found.shapes is None else tuple(compress(found.shapes, kept))
+    return found._replace(**rows, shapes=shapes)
+
+
+def outlined(outline: Outline) -> Shape:
+    """Give the pixels of an object as run lengths."""
+    return outline if isinstance(outline, Shape) else shape_of(outline.pixels())
+
+
+def with_shapes(found: Annotation, height: int, width: int) -> Annotation:
+    """Read the pixels of all objects; refuses where some have none, or those of an image of another size."""
+    if found.shapes is None:
+        if len(found.boxes):
+            raise ImageError("it has a box without the pixels of the object. Give them, or set head.masks=false")
+        return found._replace(shapes=())
+    shapes = tuple(outlined(each) for each in found.shapes)
+    if wrong := [each.size for each in shapes if each.size != (height, width)]:
+        tall, wide = wrong[0]
+        raise ImageError(f"an object is drawn on {tall}x{wide} pixels; the image is {height}x{width}")
+    return found._replace(shapes=shapes)
 
 
 def checked(found: Annotation, height: int, width: int) -> Annotation:

@@ -35,7 +35,7 @@ Transform = Callable[[bytes | Pixels, int, int], Any]
 AHEAD = 2  # batches that a worker is given before it is done with one
 SWITCH = 0.0005  # seconds until a worker lets in its thread that hands memory over; Python waits ten times as long
 SMALL = ("labels", "samples", "places", "absent")
-KNOWN = ("masks", "objects", "targets")  # of an image, where it has them
+KNOWN = ("masks", "objects", "shapes", "targets")  # of an image, where it has them
 LISTED = 1000  # bad images that are remembered by name; all are counted
 MANY_WORKERS, LARGE_SIDE = 8, 128  # from which on workers augment, where it is left to us
 STILL = Augmentation(crop="squash", flip=False)  # nothing random
@@ -225,7 +225,7 @@ def _hand_over(batch: Batch, event: torch.cuda.Event) -> Batch:
     """Let the stream that works wait for a batch, and keep its memory until that stream is done with it."""
     stream = torch.cuda.current_stream()
     stream.wait_event(event)
-    for part in (batch.images, batch.labels, batch.targets, batch.masks, batch.objects):
+    for part in (batch.images, batch.labels, *(getattr(batch, name) for name in KNOWN)):
         if part is not None:
             part.record_stream(stream)
     return batch

@@ -48,10 +48,21 @@ def encode_mask(values: NDArray[np.uint8], palette: NDArray[np.uint8]) -> bytes:
 
 def fill_polygons(size: tuple[int, int], polygons: Sequence[Sequence[float]]) -> NDArray[np.bool_]:
     """Fill polygons (x, y, x, y, ...; pixels have whole corners) in an image of this height and width."""
-    image = Image.new("L", (size[1] * FINE, size[0] * FINE))
+    made = np.zeros(size, dtype=np.bool_)
+    (left, right), (top, bottom) = (
+        (
+            max(int(min(min(corners[axis::2]) for corners in polygons)) - 1, 0),
+            min(int(max(max(corners[axis::2]) for corners in polygons)) + 2, size[1 - axis]),
+        )
+        for axis in (0, 1)
+    )
+    if right <= left or bottom <= top:
+        return made
+    image = Image.new("L", ((right - left) * FINE, (bottom - top) * FINE))  # no more of the image than they reach
     drawing = ImageDraw.Draw(image)
     for corners in polygons:
-        points = [(x * FINE - 0.5, y * FINE - 0.5) for x, y in zip(corners[::2], corners[1::2], strict=True)]
-        drawing.polygon(points, fill=1)
-    cover = np.asarray(image).reshape(size[0], FINE, size[1], FINE).mean(axis=(1, 3))
-    return cover >= 0.5
+        pairs = zip(corners[::2], corners[1::2], strict=True)
+        drawing.polygon([((x - left) * FINE - 0.5, (y - top) * FINE - 0.5) for x, y in pairs], fill=1)
+    cover = np.asarray(image).reshape(bottom - top, FINE, right - left, FINE).mean(axis=(1, 3))
+    made[top:bottom, left:right] = cover >= 0.5
+    return made

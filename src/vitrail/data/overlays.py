@@ -11,6 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 from vitrail.data.decode import OpenImage, Pixels
 from vitrail.data.pixels import to_picture
 from vitrail.data.transforms.resize import resize, to_tensor
+from vitrail.ops.shapes import Shape
 
 GOLDEN = 0.381966  # of the circle of hues, from a class to the next: no two near numbers look alike
 BACKGROUND = "background"  # the class that is no object, by its name; where none is named so, a first one called 0
@@ -18,6 +19,7 @@ VOID_COLOR = (224, 224, 192)  # of 255, as Pascal VOC's masks have it
 SMALLEST = 11  # pixels of letters
 EDGED = 220  # pixels of the shorter side from which on lines have a dark edge
 LETTERS = 26  # of them on the shorter side of an image
+NOBODY = 255  # in a map of objects by their place
 COVERED = 0.25  # share of an image that names may cover; where they would cover more, boxes have none
 
 
@@ -86,6 +88,20 @@ def lay_over(pixels: Pixels, mask: NDArray[np.uint8], colors: NDArray[np.uint8],
     edge[:, 1:] |= mask[:, 1:] != mask[:, :-1]
     made[edge] = 255
     return np.rint(made).astype(np.uint8)
+
+
+def lay_shapes_over(
+    pixels: Pixels, shapes: Sequence[Shape], numbers: NDArray[np.integer], colors: NDArray[np.uint8]
+) -> Pixels:
+    """Tint the pixels of objects in the colors of their classes; the first ones lie on top, and edges are marked."""
+    if not shapes:
+        return pixels
+    owners = np.full(shapes[0].size, NOBODY, dtype=np.uint8)
+    for place in reversed(range(min(len(shapes), NOBODY))):
+        owners[shapes[place].pixels()] = place
+    tints = np.zeros((NOBODY + 1, 3), dtype=np.uint8)
+    tints[: len(numbers)] = colors[numbers[:NOBODY] % 254]  # as boxes
+    return lay_over(pixels, owners, tints)
 
 
 def draw_boxes(

@@ -52,6 +52,7 @@ class Batch(NamedTuple):
     boxes: Places | None = None  # B 4: what of each image is taken, where they are whole yet
     masks: Tensor | None = None  # uint8 B H W: the class of every pixel, where that is what is learned
     objects: Tensor | None = None  # B M 5: class + 1 (0: none) and box, in shares of the sides
+    shapes: Tensor | None = None  # bool B M H W: the pixels of each object, where these are learned
     truths: list[Annotation] | None = None  # of each image as it is in its file, to measure by
     grids: Places | None = None  # B 2: rows and columns of each image, where images are all their patches: N PPC
 

@@ -15,11 +15,12 @@ from vitrail.data.annotated.feed import annotated_feed
 from vitrail.data.annotation import Annotation, checked, of_boxes
 from vitrail.data.decode import ImageError, OpenImage
 from vitrail.data.source import Skip, Source, Subset, check_limit
+from vitrail.data.transforms.annotated import known_shapes
 from vitrail.errors import ConfigError
 from vitrail.models import Model, eval_mode
 from vitrail.ops.average_precision import FoundBoxes, Precisions, box_overlaps
 from vitrail.ops.pixel_metrics import PixelCounts
-from vitrail.runtime.dense import DenseAnswer, DenseTally, dense_task, go_through, truth_of
+from vitrail.runtime.dense import DenseAnswer, DenseTally, dense_task, draws_objects, go_through, truth_of
 from vitrail.runtime.inference import InferenceOptions
 from vitrail.runtime.reporter import harmless, text_table
 from vitrail.runtime.windows import answer_windows
@@ -28,6 +29,7 @@ Row = tuple[int, Annotation, DenseAnswer]
 SURE, RIGHT = 0.5, 0.5  # score from which a box is said, and overlap from which it is right, where images are ranked
 WORDS = {"mean_iou": "mean IoU", "pixel_accuracy": "pixel accuracy", "ap": "AP", "ap50": "AP50", "ap75": "AP75"}
 WORDS |= {"ap_small": "AP small", "ap_medium": "AP medium", "ap_large": "AP large"}
+WORDS |= {f"mask_{name}": f"mask {word}" for name, word in WORDS.items() if word.startswith("AP")}
 
 
 @dataclass
@@ -45,6 +47,10 @@ class DenseMeasured:
     def result(self) -> PixelCounts | Precisions:
         """Give what is measured of all."""
         return self.tally.result(self.task)
+
+    def metrics(self) -> dict[str, float]:
+        """Give all numbers by their names."""
+        return self.tally.metrics(self.task)
 
     def worst(self) -> list[int]:
         """Number the images, the worst first."""
@@ -65,7 +71,7 @@ def measure(model: Model, source: Source, options: InferenceOptions, *, windows:
                 made.rows[sample] = [*names.masks(sample, answer.mask.cpu().numpy())] if answer.mask is not None else []
             elif answer.found is not None:
                 made.scores[sample] = agreement(known, answer.found)
-                made.rows[sample] = [*names.boxes(sample, *answer.found)]
+                made.rows[sample] = [*names.boxes(sample, *answer.found, answer.shapes)]
             made.truths[sample] = [*names.truths(sample, known)]
             assert known.size is not None
             made.sizes[sample] = known.size
@@ -99,6 +105,7 @@ def answer_source(
         rank=group.rank,
         ranks=group.world_size,
         device=group.device,
+        shapes=draws_objects(model),
     )
     feed.bad_image_limit = 1.0  # the whole is checked after it
     half = partial(torch.autocast, group.device.type, torch.bfloat16, enabled=options.precision == "bfloat16")
@@ -115,6 +122,7 @@ def _through_windows(model: Model, source: Source, sample: int) -> tuple[list[Ro
         else:
             size = data.shape[0], data.shape[1]
         known = checked(source.annotation(sample), *size)._replace(size=size)
+        known = known_shapes(known, *size) if draws_objects(model) else known._replace(shapes=None)
         return [(sample, known, answer_windows(model, data))], ()
     except ImageError as error:
         return [], (Skip(sample, source.name(sample), str(error)),)
@@ -148,8 +156,10 @@ def agreement(known: Annotation, found: FoundBoxes) -> float:
     return 2 * right / asked if asked else 1.0
 
 
-def class_rows(found: PixelCounts | Precisions, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Give the numbers of every class; None where there is nothing to measure."""
+def class_rows(
+    found: PixelCounts | Precisions, names: Sequence[str], drawn: Precisions | None = None
+) -> list[dict[str, Any]]:
+    """Give the numbers of every class, of masks of objects too; None where there is nothing to measure."""
 
     def plain(value: float) -> float | None:
         return None if np.isnan(value) else float(value)
@@ -161,10 +171,15 @@ def class_rows(found: PixelCounts | Precisions, names: Sequence[str]) -> list[di
             {"name": name, "iou": plain(iou), "accuracy": plain(recall), "pixels": int(count)}
             for name, iou, recall, count in rows
         ]
-    parts = (found.of_classes(), found.of_classes(threshold=0.5), found.of_classes(threshold=0.75), found.objects)
+    columns: dict[str, Any] = {}
+    for word, each in (("", found), ("mask_", drawn)):
+        if each is not None:
+            for name, threshold in (("ap", None), ("ap50", 0.5), ("ap75", 0.75)):
+                columns[word + name] = [plain(value) for value in each.of_classes(threshold=threshold)]
+    columns["objects"] = found.objects.tolist()
     return [
-        {"name": name, "ap": plain(ap), "ap50": plain(ap50), "ap75": plain(ap75), "objects": int(count)}
-        for name, ap, ap50, ap75, count in zip(names, *parts, strict=True)
+        {"name": name, **dict(zip(columns, row, strict=True))}
+        for name, *row in zip(names, *columns.values(), strict=True)
     ]
 
 
@@ -185,7 +200,8 @@ def text_of(document: Mapping[str, Any]) -> str:
     """Say an evaluation of pixels or objects for people."""
     first, *others = [(WORDS[name], value) for name, value in document["metrics"].items()]
     lines = [f"{first[0]} {first[1]:.4f} on {document['images']:,} images ({document['split']})"]
-    lines += [", ".join(f"{name} {value:.4f}" for name, value in others)] if others else []
+    boxes, masks = ([pair for pair in others if pair[0].startswith("mask ") == drawn] for drawn in (False, True))
+    lines += [", ".join(f"{name} {value:.4f}" for name, value in part) for part in (boxes, masks) if part]
     heads, *rows = _table(document)
     lines += ["", *text_table("by class", heads, rows, most=80)]
     if worst := document["worst"]["images"]:
@@ -199,9 +215,10 @@ def text_of(document: Mapping[str, Any]) -> str:
 
 
 def _table(document: Mapping[str, Any]) -> Iterator[Sequence[str]]:
-    numbers = ("iou", "accuracy") if document["task"] == "segment" else ("ap", "ap50", "ap75")
+    numbers = ("iou", "accuracy") if document["task"] == "segment" else ("ap", "ap50", "ap75", "mask_ap", "mask_ap50")
+    numbers = [name for name in numbers if any(name in row for row in document["classes"])]
     count = "pixels" if document["task"] == "segment" else "objects"
-    yield ("class", *("IoU" if name == "iou" else name.upper() if "ap" in name else name for name in numbers), count)
+    yield ("class", *("IoU" if name == "iou" else WORDS.get(name, name) for name in numbers), count)
     for row in document["classes"]:
         cells = ("" if row[name] is None else f"{row[name]:.4f}" for name in numbers)
         yield (harmless(row["name"]), *cells, f"{row[count]:,}")

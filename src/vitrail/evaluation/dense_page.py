@@ -6,11 +6,12 @@ One file, that opens offline.
 import base64
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from itertools import compress
 from typing import Any, NamedTuple
 
 from vitrail.data.annotation import VOID
 from vitrail.data.decode import Pixels, encode
-from vitrail.data.overlays import colors_of, draw_boxes, lay_over, scaled
+from vitrail.data.overlays import colors_of, draw_boxes, lay_over, lay_shapes_over, scaled
 from vitrail.evaluation.dense import SURE, WORDS
 from vitrail.runtime.dense import DenseAnswer
 
@@ -46,12 +47,15 @@ class Shown(NamedTuple):
 def draw_answer(
     pixels: Pixels, answer: DenseAnswer, names: Sequence[str], *, scale: float = 1.0, least: float = SURE
 ) -> Pixels:
-    """Draw a mask, or the boxes that are at least so sure with names and scores, over an image shown so much larger."""
+    """Draw a mask, or the objects that are at least so sure, with names and scores, over an image shown larger."""
     if answer.mask is not None:
         return lay_over(pixels, answer.mask.cpu().numpy(), colors_of(names))
     assert answer.found is not None
     boxes, classes, scores = answer.found
     sure = scores >= least
+    if answer.shapes is not None:
+        shapes = list(compress(answer.shapes, sure))
+        pixels = lay_shapes_over(pixels, shapes, classes[sure], colors_of(names))
     texts = [f"{names[number]} {score:.2f}" for number, score in zip(classes[sure], scores[sure], strict=True)]
     return draw_boxes(pixels, boxes[sure] * scale, classes[sure], colors_of(names), texts)
 
@@ -95,7 +99,9 @@ def _lines(title: str, document: Mapping[str, Any], shown: Sequence[Shown]) -> I
 def _classes(document: Mapping[str, Any]) -> Iterator[str]:
     heads = {"iou": "IoU", "accuracy": "accuracy", "pixels": "pixels"}
     if document["task"] == "detect":
-        heads = {"ap": "AP", "ap50": "AP50", "ap75": "AP75", "objects": "objects"}
+        heads = {name: WORDS[name] for name in ("ap", "ap50", "ap75", "mask_ap", "mask_ap50", "mask_ap75")}
+        heads = {name: head for name, head in heads.items() if any(name in row for row in document["classes"])}
+        heads["objects"] = "objects"
     yield f"<table><tr><th>class</th>{''.join(f'<th>{head}</th>' for head in heads.values())}</tr>"
     for row in document["classes"]:
         cells = [row[name] for name in heads]

@@ -1,4 +1,4 @@
-"""What a graph gives: logits and features of a classifier; scores of pixels, or scores and boxes of objects."""
+"""What a graph gives: logits and features of a classifier; scores of pixels; or scores, boxes and masks of objects."""
 
 import torch
 from torch import Tensor
@@ -6,7 +6,7 @@ from torch import Tensor
 from vitrail.models import Model
 from vitrail.models.dense_heads import Prediction
 from vitrail.ops.dense import class_scores
-from vitrail.runtime.dense import dense_task
+from vitrail.runtime.dense import dense_task, draws_objects
 
 
 def names_of(model: Model) -> tuple[str, ...]:
@@ -15,7 +15,7 @@ def names_of(model: Model) -> tuple[str, ...]:
         case "segment":
             return ("scores",)
         case "detect":
-            return ("scores", "boxes")
+            return ("scores", "boxes", "masks") if draws_objects(model) else ("scores", "boxes")
         case _:
             return ("logits", "features") if model.config.classes else ("features",)
 
@@ -29,7 +29,8 @@ def whole_outputs(model: Model, images: Tensor) -> tuple[Tensor, ...]:
     """Give the outputs, as precise as the model computes them.
 
     Scores of pixels are B K H W, as large as the images; scores of objects are B Q K, the probability of every class,
-    and boxes B Q 4: left, top, right and bottom in shares of the sides.
+    and boxes B Q 4: left, top, right and bottom in shares of the sides; where objects are drawn, masks are B Q h w,
+    logits on a map that is coarser than the image.
     """
     match dense_task(model):
         case "segment":
@@ -39,6 +40,7 @@ def whole_outputs(model: Model, images: Tensor) -> tuple[Tensor, ...]:
         case "detect":
             said = Prediction(*model(images))
             found = (torch.softmax(said.classes, dim=2)[:, :, :-1], said.boxes)
+            found += (said.masks,) if draws_objects(model) else ()
         case _:
             features, logits = model.outputs(images)
             found = tuple(output for output in (logits, features) if output is not None)

@@ -118,12 +118,12 @@ class DenseViT(ViT):
         A query whose mask is empty attends to all patches.
         """
         with torch.no_grad():
-            if said.masks.shape[1]:
-                inside = F.interpolate(said.masks.float(), size=grid, mode="bilinear").flatten(2) > 0  # B Q N
-            else:
+            if said.boxes.shape[1]:  # which are good sooner than masks of objects
                 place = middles(grid, said.boxes).sigmoid()[:, :2]  # N 2: x and y
                 low, high = said.boxes[:, :, None, :2], said.boxes[:, :, None, 2:]
                 inside = ((place >= low) & (place <= high)).all(dim=3)
+            else:
+                inside = F.interpolate(said.masks.float(), size=grid, mode="bilinear").flatten(2) > 0  # B Q N
             inside = inside | ~masked[:, :, None] | ~inside.any(dim=2, keepdim=True)
             others = self.count + self.config.leading
             rows = torch.cat([inside.new_ones(*inside.shape[:2], others), inside], dim=2)  # B Q T
@@ -135,6 +135,11 @@ class DenseViT(ViT):
         """What is predicted: classes of pixels, or objects."""
         assert self.config.head is not None
         return self.config.head.task
+
+    @property
+    def learns_shapes(self) -> bool:
+        """Whether it draws the objects that it frames."""
+        return self.config.head is not None and self.config.head.shapes
 
     def outputs(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
         """Give the representation alone: there are no logits of an image."""

@@ -3,7 +3,7 @@
 Queries (EoMT, Kerssies et al., 2025) join the tokens for the last blocks. Where pixels have classes they are learned:
 the class of one is a linear function of it, its mask its product with the upscaled map of patches. Where objects are
 looked for, each begins as the patch that is likeliest the middle of one; its box is that patch's guess, corrected by
-a small MLP.
+a small MLP; it may draw a mask too, as the learned ones do.
 """
 
 from typing import NamedTuple
@@ -21,7 +21,7 @@ FIRST = 0.2  # share of an image's sides, of the box that a patch begins its gue
 
 
 class Prediction(NamedTuple):
-    """What a head says of images: scores of classes, the last of them none, with masks, or with boxes.
+    """What a head says of images: scores of classes, the last of them none, with masks, with boxes, or with both.
 
     Of a linear head every class has a mask of its own, and `classes` is empty. What a head has none of is empty.
     """
@@ -67,6 +67,19 @@ def mlp(width: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
+def drawing(config: ViTConfig, head: QueryHead) -> tuple[nn.Sequential, nn.Sequential]:
+    """Make what queries draw masks with: what becomes of a query, and the upscaled map of patches."""
+    widths = [config.width]
+    for _ in range(head.upscale.bit_length() - 1):
+        widths.append(narrower(widths[-1]))
+    return mlp(config.width, widths[-1]), nn.Sequential(*(Upscale(each, config.epsilon) for each in widths[:-1]))
+
+
+def masks_of(queries: Float[Tensor, "B Q C"], features: Float[Tensor, "B h w C"]) -> Float[Tensor, "B Q h w"]:
+    """Draw the mask of every query: its product with the map."""
+    return torch.einsum("bqc,bhwc->bqhw", queries, features) * features.shape[3] ** -0.5
+
+
 class Queries(nn.Module):
     """Learned queries that draw masks."""
 
@@ -76,11 +89,7 @@ class Queries(nn.Module):
         self.leading = config.leading
         self.queries = nn.Parameter(torch.empty(head.queries, width))
         self.classifier = nn.Linear(width, classes + 1)
-        widths = [width]
-        for _ in range(head.upscale.bit_length() - 1):
-            widths.append(narrower(widths[-1]))
-        self.mask = mlp(width, widths[-1])
-        self.upscale = nn.Sequential(*(Upscale(each, config.epsilon) for each in widths[:-1]))
+        self.mask, self.upscale = drawing(config, head)
         self.pixels = nn.Linear(width, classes)
 
     def forward(self, tokens: Float[Tensor, "B T D"], grid: Grid, guess: Guess | None = None) -> Prediction:
@@ -88,7 +97,7 @@ class Queries(nn.Module):
         count = len(self.queries)
         features = self.upscale(tokens[:, count + self.leading :].unflatten(1, grid))  # B h w C
         queries = tokens[:, :count]
-        masks = torch.einsum("bqc,bhwc->bqhw", self.mask(queries), features) * features.shape[3] ** -0.5
+        masks = masks_of(self.mask(queries), features)
         return Prediction(self.classifier(queries), masks, masks.new_empty(masks.shape[0], 0, 4))
 
     def guess(self, patches: Float[Tensor, "B N D"], grid: Grid) -> Float[Tensor, "B K rows cols"]:
@@ -97,7 +106,7 @@ class Queries(nn.Module):
 
 
 class Objects(nn.Module):
-    """Queries that frame objects, each begun by a patch."""
+    """Queries that frame objects, each begun by a patch; they may draw them too."""
 
     def __init__(self, config: ViTConfig, head: QueryHead) -> None:
         super().__init__()
@@ -106,6 +115,9 @@ class Objects(nn.Module):
         self.marks = nn.Parameter(torch.empty(head.queries, width))  # what tells a query from its patch, by rank
         self.guess_class, self.guess_box = nn.Linear(width, classes + 1), mlp(width, 4)
         self.classifier, self.box = nn.Linear(width, classes + 1), mlp(width, 4)
+        self.draws = head.draws
+        if self.draws:
+            self.mask, self.upscale = drawing(config, head)
 
     def guess(self, patches: Float[Tensor, "B N D"], grid: Grid) -> tuple[Guess, Tensor]:
         """Ask every patch, normed; gives also the patches that queries begin as, those likeliest in the middle."""
@@ -129,7 +141,11 @@ class Objects(nn.Module):
         assert guess is not None
         queries = tokens[:, : len(self.marks)]
         boxes = corners(torch.sigmoid(guess.base + self.box(queries).float()))
-        return Prediction(self.classifier(queries), tokens.new_empty(tokens.shape[0], 0, 0, 0), boxes)
+        masks = tokens.new_empty(tokens.shape[0], 0, 0, 0)
+        if self.draws:
+            features = self.upscale(tokens[:, len(self.marks) + self.leading :].unflatten(1, grid))  # B h w C
+            masks = masks_of(self.mask(queries), features)
+        return Prediction(self.classifier(queries), masks, boxes)
 
 
 def middles(grid: Grid, like: Tensor) -> Float[Tensor, "N 4"]:

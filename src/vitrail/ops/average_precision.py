@@ -1,4 +1,4 @@
-"""Average precision of boxes, as COCO defines it (Lin et al., 2014): equal to pycocotools, in numpy alone."""
+"""Average precision of boxes and masks, as COCO defines it (Lin et al., 2014): equal to pycocotools, in numpy alone."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +30,13 @@ class FoundBoxes(NamedTuple):
     boxes: Reals  # M 4, in pixels
     classes: NDArray[np.int64]  # M
     scores: Reals  # M
+
+
+class Overlaps(NamedTuple):
+    """How far the pixels that were found in an image are those of its objects, and how many they are."""
+
+    shared: Reals  # found by true
+    areas: Reals  # of what was found
 
 
 class _Judged(NamedTuple):
@@ -66,11 +73,17 @@ class Precisions:
         return found | {name: value for name, value in sized.items() if not np.isnan(value)}
 
 
-def average_precision(truths: Sequence[TrueBoxes], found: Sequence[FoundBoxes], classes: int) -> Precisions:
-    """Compare what was found in images with what is there."""
+def average_precision(
+    truths: Sequence[TrueBoxes],
+    found: Sequence[FoundBoxes],
+    classes: int,
+    overlaps: Sequence[Overlaps] | None = None,
+) -> Precisions:
+    """Compare what was found in images with what is there: boxes, or the pixels whose overlaps are given."""
     table = np.full((len(SIZES), classes, len(THRESHOLDS)), np.nan)
     for number in range(classes):
-        judged = [_judge(truth, boxes, number) for truth, boxes in zip(truths, found, strict=True)]
+        rows = zip(truths, found, [None] * len(truths) if overlaps is None else overlaps, strict=True)
+        judged = [_judge(truth, boxes, number, pixels) for truth, boxes, pixels in rows]
         some = [each for each in judged if each is not None]
         if some:
             table[:, number] = _precision(some)
@@ -88,8 +101,8 @@ def box_overlaps(found: Reals, truth: Reals, crowd: NDArray[np.bool_]) -> Reals:
     return np.divide(both, either, out=np.zeros_like(both), where=either > 0)
 
 
-def _judge(truth: TrueBoxes, found: FoundBoxes, number: int) -> _Judged | None:
-    """Give every object of a class to the surest box that covers it best; None where there is neither."""
+def _judge(truth: TrueBoxes, found: FoundBoxes, number: int, pixels: Overlaps | None) -> _Judged | None:
+    """Give every object of a class to the surest box, or mask, that covers it best; None where there is neither."""
     mine, theirs = np.flatnonzero(found.classes == number), np.flatnonzero(truth.classes == number)
     if not len(mine) and not len(theirs):
         return None
@@ -97,12 +110,13 @@ def _judge(truth: TrueBoxes, found: FoundBoxes, number: int) -> _Judged | None:
     boxes, crowd, areas = found.boxes[mine], truth.crowd[theirs], truth.areas[theirs]
     low, high = np.array(list(SIZES.values())).T[..., None]  # A 1 each
     passed = crowd | (areas < low) | (areas > high)  # A M: found or not, it counts for nothing
-    own = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
+    own = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1) if pixels is None else pixels.areas[mine]
     shape = (len(SIZES), len(THRESHOLDS), len(mine))
     right = np.zeros(shape, dtype=np.bool_)
     ignored = np.broadcast_to(((own < low) | (own > high))[:, None], shape).copy()
     if len(theirs):
-        shared = box_overlaps(boxes, truth.boxes[theirs], crowd)  # D M
+        whole = None if pixels is None else pixels.shared[mine[:, None], theirs]
+        shared = box_overlaps(boxes, truth.boxes[theirs], crowd) if whole is None else whole  # D M
         taken = np.zeros((*shape[:2], len(theirs)), dtype=np.bool_)
         least = np.minimum(THRESHOLDS, 1 - 1e-10)[:, None]  # T 1
         for place in np.flatnonzero(shared.max(axis=1) >= THRESHOLDS[0]):

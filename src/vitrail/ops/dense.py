@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -49,12 +49,19 @@ def targets_of_masks(masks: UInt8[Tensor, "B H W"], size: tuple[int, int], void:
     return Targets(classes, shares, known, shares.new_zeros(*classes.shape, 0))
 
 
-def targets_of_boxes(objects: Float[Tensor, "B M 5"]) -> Targets:
-    """Take objects (class + 1, box), which have no masks."""
+def targets_of_boxes(
+    objects: Float[Tensor, "B M 5"], shapes: Bool[Tensor, "B M H W"] | None = None, size: tuple[int, int] = (0, 0)
+) -> Targets:
+    """Take objects (class + 1, box), with masks of a size where their pixels are known."""
+    count = len(objects)
     if not objects.shape[1]:  # of any image
-        objects = objects.new_zeros(len(objects), 1, 5)
-    nothing = objects.new_zeros(*objects.shape[:2], 0, 0)
-    return Targets(objects[..., 0].long() - 1, nothing, objects.new_zeros(len(objects), 0, 0), objects[..., 1:])
+        objects = objects.new_zeros(count, 1, 5)
+        shapes = None if shapes is None else shapes.new_zeros(count, 1, *shapes.shape[2:])
+    masks = objects.new_zeros(*objects.shape[:2], 0, 0)
+    if shapes is not None:
+        masks = F.adaptive_avg_pool2d(shapes.float(), size)
+    known = masks.new_ones(count, *masks.shape[2:])
+    return Targets(objects[..., 0].long() - 1, masks, known, objects[..., 1:])
 
 
 def overlap(

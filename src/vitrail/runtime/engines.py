@@ -116,14 +116,15 @@ class EngineModel(Model):
 
 
 def _said(found: list[Tensor], task: str) -> Any:  # noqa: ANN401
-    """Give scores of pixels, or scores and boxes of objects, as a head says them."""
+    """Give scores of pixels, or scores, boxes and perhaps masks of objects, as a head says them."""
     from vitrail.models.dense_heads import Prediction  # few files need it
 
     scores = found[0].clamp(min=1e-9)
     if task == "segment":
         return Prediction(scores.new_empty(len(scores), 0, 0), scores.log(), scores.new_empty(len(scores), 0, 4))
     none = (1 - found[0].sum(dim=2, keepdim=True)).clamp(min=1e-9)
-    return Prediction(torch.cat([scores, none], dim=2).log(), scores.new_empty(len(scores), 0, 0, 0), found[1])
+    masks = found[2] if len(found) > 2 else scores.new_empty(len(scores), 0, 0, 0)
+    return Prediction(torch.cat([scores, none], dim=2).log(), masks, found[1])
 
 
 def check_size(sizes: Mapping[str, Any], size: tuple[int, int]) -> None:

@@ -9,13 +9,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrail.data.decode import Box, OpenImage, Pixels
+from vitrail.data.overlays import nearest
 from vitrail.data.transforms.finish import scale
 from vitrail.data.transforms.resize import resize, to_tensor
 from vitrail.models import Model
 from vitrail.models.dense_heads import Prediction
 from vitrail.ops.average_precision import FoundBoxes
 from vitrail.ops.dense import class_scores
-from vitrail.runtime.dense import MOST_BOXES, DenseAnswer, Size, boxes_of, dense_task, without_doubles
+from vitrail.ops.shapes import Shape, shape_of
+from vitrail.runtime.dense import MOST_BOXES, DenseAnswer, Size, boxes_of, dense_task, shapes_of, without_doubles
 
 OVERLAP = 1 / 3  # of neighbouring windows, at least, as a share of a window's side
 SAME, INSIDE = 0.5, 0.8  # intersection over union, and over the smaller box, from which on two boxes are one object
@@ -38,7 +40,7 @@ def answer_windows(model: Model, data: bytes | Pixels) -> DenseAnswer:
         rows += [Prediction(*(each[place : place + 1] for each in said)) for place in range(len(some))]
     if task == "segment":
         return DenseAnswer(_joined_mask(rows, places, side, larger.shape[1:], size), None)
-    return DenseAnswer(None, _joined_boxes(rows, places, side, larger.shape[1:], size))
+    return _joined_boxes(rows, places, side, larger.shape[1:], size)
 
 
 def levels_of(model: Model, data: bytes | Pixels) -> Num[Tensor, "C H W"]:
@@ -80,11 +82,12 @@ def _joined_mask(rows: list[Prediction], places: list[Size], side: Size, whole: 
     return F.interpolate(total / counts, size=size, mode="bilinear")[0].argmax(dim=0).to(torch.uint8)
 
 
-def _joined_boxes(rows: list[Prediction], places: list[Size], side: Size, whole: torch.Size, size: Size) -> FoundBoxes:
+def _joined_boxes(rows: list[Prediction], places: list[Size], side: Size, whole: torch.Size, size: Size) -> DenseAnswer:
     found: list[FoundBoxes] = []
-    for row, (top, left) in zip(rows, places, strict=True):
+    drawn_by: list[tuple[int, int]] = []  # of each box its window and query
+    for place, (row, (top, left)) in enumerate(zip(rows, places, strict=True)):
         shares = row.classes[0].float().softmax(dim=1)[:, :-1].cpu()
-        part = boxes_of(shares, row.boxes[0].float().cpu(), side)
+        part, queries = boxes_of(shares, row.boxes[0].float().cpu(), side)
         inner = np.array([left > 0, top > 0, left + side[1] < whole[1], top + side[0] < whole[0]])
         near = np.array([EDGE * side[1], EDGE * side[0]])
         low, high = part.boxes[:, :2] <= near, part.boxes[:, 2:] >= np.array([side[1], side[0]]) - near
@@ -92,7 +95,17 @@ def _joined_boxes(rows: list[Prediction], places: list[Size], side: Size, whole:
         cut = (np.concatenate([low, high], axis=1) & inner & np.concatenate([small, small], axis=1)).any(axis=1)
         moved = part.boxes + np.array([left, top, left, top])
         found.append(FoundBoxes(moved[~cut], part.classes[~cut], part.scores[~cut]))
+        drawn_by += [(place, query) for query in queries[~cut].tolist()]
     every = FoundBoxes(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
     kept = without_doubles(every, same=SAME, inside=INSIDE)[:MOST_BOXES]
     shrink = np.array([size[1] / whole[1], size[0] / whole[0]] * 2)
-    return FoundBoxes(every.boxes[kept] * shrink, every.classes[kept], every.scores[kept])
+    joined = FoundBoxes(every.boxes[kept] * shrink, every.classes[kept], every.scores[kept])
+    if not rows[0].masks.shape[1]:
+        return DenseAnswer(None, joined)
+    shapes: list[Shape] = []
+    for place, query in (drawn_by[number] for number in kept.tolist()):  # as the surest window draws it
+        (shape,) = shapes_of(rows[place].masks[0], np.array([query]), side)
+        (top, left), large = places[place], np.zeros(tuple(whole), dtype=np.uint8)
+        large[top : top + side[0], left : left + side[1]] = shape.pixels()
+        shapes.append(shape_of(nearest(large, size) > 0))
+    return DenseAnswer(None, joined, shapes)

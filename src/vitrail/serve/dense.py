@@ -70,6 +70,13 @@ class Segmented(BaseModel):
     predictions: list[SegmentedImage]
 
 
+class Segmentation(BaseModel):
+    """The pixels of an object, as COCO's tools read them."""
+
+    size: list[int] = Field(description="Height and width of the image.")
+    counts: str = Field(description="Lengths of runs down the columns, packed.")
+
+
 class DetectedObject(BaseModel):
     """An object of an image."""
 
@@ -77,6 +84,7 @@ class DetectedObject(BaseModel):
     score: float
     color: str | None = COLOR
     box: list[float] = Field(description="Left, top, right, bottom in pixels of the image.")
+    segmentation: Segmentation | None = Field(None, description="Its pixels, of a model that draws objects.")
 
 
 class DetectedImage(BaseModel):
@@ -116,15 +124,17 @@ def document_of(served: Served, name: str, seen: Seen, score: float, *, overlay:
         found["mask"] = _uri(encode_mask(mask, colors_of(labels)))
     else:
         boxes, classes, scores = seen.answer.found or ((), (), ())
-        rows = zip(boxes, classes, scores, strict=True)
+        shapes = [None] * len(boxes) if seen.answer.shapes is None else seen.answer.shapes
+        rows = zip(boxes, classes, scores, shapes, strict=True)
         found["objects"] = [
             {
                 "label": labels[number],
                 "score": float(sure),
                 "color": colors[number],
                 "box": [round(edge, 2) for edge in box.tolist()],
+                **({} if shape is None else {"segmentation": shape.document()}),
             }
-            for box, number, sure in rows
+            for box, number, sure, shape in rows
             if sure >= score
         ]
     return found | ({"overlay": _uri(draw(served, seen, score))} if overlay else {})

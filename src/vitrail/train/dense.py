@@ -80,7 +80,8 @@ class DensePrediction:
         size = found.masks.shape[3], found.masks.shape[4]
         targets = self.targets(batch, size)
         classes, masks, boxes = (part.flatten(0, 1) for part in found)
-        matched = match(classes, masks, boxes, (targets.shrink(size) if size[0] else targets).repeat(stages))
+        coarse = targets.shrink(size) if self.model.task == "segment" else targets
+        matched = match(classes, masks, boxes, coarse.repeat(stages))
         losses = query_losses(classes, masks, boxes, targets.repeat(stages), matched)
         losses = losses.unflatten(0, (stages, images)).mean(dim=0)
         if isinstance(guess, Tensor):
@@ -91,10 +92,13 @@ class DensePrediction:
         return Losses(losses, torch.zeros_like(losses))
 
     def targets(self, batch: Batch, size: tuple[int, int]) -> Targets:
-        """Give the objects of images, their masks no smaller than the predicted ones, which are of this size."""
+        """Give the objects of images; masks of classes no smaller than the predicted ones, which are of this size.
+
+        Those of objects, of which an image may have many, are as large.
+        """
         if self.model.task == "segment":
             assert batch.masks is not None
             height, width = batch.masks.shape[1:]
             return targets_of_masks(batch.masks, compared_at((height, width), size), VOID)
         assert batch.objects is not None
-        return targets_of_boxes(batch.objects)
+        return targets_of_boxes(batch.objects, batch.shapes, size)

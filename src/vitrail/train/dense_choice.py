@@ -104,14 +104,29 @@ def choose_head(
             raise ConfigError("head=linear segments alone: it knows no objects. Leave head out, or set task=segment.")
         return said, ["a linear head on every patch, the baseline; without head=linear, queries among the last tokens"]
     depth = known.depth if isinstance(known, ViTConfig) else None
-    if isinstance(said, QueryHead):
+    drawn = isinstance(said, QueryHead) and said.masks
+    if drawn:
+        check_shapes(task, looked)
+    if isinstance(said, QueryHead) and not (drawn and request.head_fields == {".masks"}):
         return replace(said, task=task), []
     most = len(source.class_names) if task == "segment" else max((len(each.boxes) for each in looked), default=1)
     least, limit = QUERIES[task]
     queries = min(max(2 * most, least), limit)
     blocks = min(QueryHead().blocks, depth or QueryHead().blocks)
-    reason = f"{queries} queries in the last {blocks} blocks; head.queries and head.blocks say others"
-    return QueryHead(task=task, queries=queries, blocks=blocks), [reason]
+    drawing = " that draw the objects too" if drawn else ""
+    reason = f"{queries} queries in the last {blocks} blocks{drawing}; head.queries and head.blocks say others"
+    return QueryHead(task=task, queries=queries, blocks=blocks, masks=drawn), [reason]
+
+
+def check_shapes(task: DenseTask, looked: list[Annotation]) -> None:
+    """Refuse masks of objects where they are not known of all, or where classes of pixels are learned."""
+    if task == "segment":
+        raise ConfigError("head.masks=true draws the objects of task=detect; task=segment has masks. Leave it out.")
+    if lacking := sum(1 for known in looked if known.shapes is None and len(known.boxes)):
+        raise DataError(
+            f"head.masks=true learns the pixels of every object; {lacking} of {len(looked)} images looked at have "
+            "boxes alone. Give instances/ or segmentations (docs/dense.md), or leave head.masks out."
+        )
 
 
 def choose_size(sides: list[tuple[int, int]], known: ModelConfig | None, name: str) -> tuple[int, int]:

@@ -28,7 +28,7 @@ from vitrail.train.state import State, clip, gradients, set_rate
 from vitrail.train.step_graphs import Given, StepGraphs, launch
 
 NAMED, RANKS = 8, 4  # samples of a step that diverged, and ranks whose samples are named
-ROWS = ("images", "labels", "samples", "targets", "masks", "objects")  # of a batch, one for each image
+ROWS = ("images", "labels", "samples", "targets", "masks", "objects", "shapes")  # of a batch, one for each image
 
 
 @dataclass

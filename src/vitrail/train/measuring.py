@@ -178,6 +178,7 @@ def measure_dense(plan: Plan, model: DenseViT, source: Source, options: Inferenc
         rank=group.rank,
         ranks=group.world_size,
         device=group.device,
+        shapes=model.learns_shapes,
     )
     feed.bad_image_limit = options.bad_image_limit
     tally, left_out, images = DenseTally(classes), 0, 0
@@ -188,6 +189,6 @@ def measure_dense(plan: Plan, model: DenseViT, source: Source, options: Inferenc
         left_out, images = left_out + len(part.skipped), images + len(rows)
         for sample, known, answer in rows:
             tally.add(sample, known, answer)
-    found = tally.join(group.all_gather(tally)).result(model.task).metrics()
+    found = tally.join(group.all_gather(tally)).metrics(model.task)
     counts = group.all_reduce_sum(torch.tensor([images, left_out], dtype=torch.float64, device=group.device)).tolist()
     return {**found, "images": counts[0], "left_out": counts[1]}

@@ -313,7 +313,9 @@ def wrap(model: Model, module: nn.Module, training: Training, group: Group) -> t
 
 def training_feed(source: Source, model: Model, training: Training, batch: int, **options: Any) -> Loader:  # noqa: ANN401
     """Feed the training images at the model's size, with its preprocessing."""
-    feed = train_feed if training.dense_task is None else annotated_train_feed
+    feed = train_feed
+    if training.dense_task is not None:
+        feed = partial(annotated_train_feed, shapes=isinstance(model, DenseViT) and model.learns_shapes)
     return feed(
         source,
         model.config.image_size,

@@ -1,6 +1,7 @@
 """What is asked of a run, read once; and what is left open, chosen from the data and the model, with reasons."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,7 @@ class TrainRequest:
     recipe: str | None
     fields: Mapping[str, Any]  # of the training, by their names
     model_fields: Mapping[str, Any]
+    head_fields: frozenset[str] = frozenset()  # of a head of pixels or objects, those that are said one by one
     objective: Objective | None = None  # of one's own
 
     @property
@@ -90,8 +92,16 @@ def read_request(
     own = own_objective(fields.get("objective"))
     given = {name: value for name, value in fields.items() if own is None or value is not own}
     ours, theirs = read_fields(model if isinstance(model, str) else None, recipe_name, settings, given)
+    names = [name.strip().removeprefix("model.") for name in (*given, *(text.partition("=")[0] for text in settings))]
     return TrainRequest(
-        kind=kind, data=data, model=model, recipe=recipe_name, fields=ours, model_fields=theirs, objective=own
+        kind=kind,
+        data=data,
+        model=model,
+        recipe=recipe_name,
+        fields=ours,
+        model_fields=theirs,
+        head_fields=frozenset(name.removeprefix("head") for name in names if re.match(r"head(\.|$)", name)),
+        objective=own,
     )
 
 

@@ -163,11 +163,11 @@ def _document(model: Model, source: Source, found: DenseMeasured, how: Inference
     order = found.worst()[:worst]
     return {
         "task": found.task,
-        "metrics": dict(result.metrics()),
+        "metrics": found.metrics(),
         "images": len(found.scores),
         "left_out": len(found.skipped),
         "skipped": [skip._asdict() for skip in found.skipped],
-        "classes": class_rows(result, source.class_names),
+        "classes": class_rows(result, source.class_names, found.tally.shapes_result()),
         "worst": {
             "images": [
                 {"name": source.name(sample), "sample": sample, "score": found.scores[sample]} for sample in order

@@ -24,6 +24,7 @@ from vitrail.evaluation.dense_page import overlay
 from vitrail.files import home_path, write_bytes, writing
 from vitrail.models import Model
 from vitrail.ops.average_precision import FoundBoxes
+from vitrail.ops.shapes import Shape
 from vitrail.runtime.dense import DenseAnswer, dense_task
 from vitrail.runtime.inference import InferenceOptions, computed_in
 from vitrail.verbs.predictions import Failed
@@ -38,6 +39,12 @@ class FoundObject(NamedTuple):
     label: str
     score: float
     box: tuple[float, float, float, float]  # left, top, right, bottom in pixels of the image
+    shape: Shape | None = None  # its pixels, where the model draws them: shape.pixels() is a mask, H W
+
+    def document(self) -> dict[str, Any]:
+        """Give it as plain values, for JSON; its pixels as COCO's run lengths."""
+        found = {"label": self.label, "score": self.score, "box": self.box}
+        return found if self.shape is None else {**found, "segmentation": self.shape.document()}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -52,16 +59,18 @@ class DensePrediction:
     sample: int = field(repr=False)
     mask: NDArray[np.uint8] | None = field(default=None, repr=False)  # the class of every pixel, where it segments
     found: FoundBoxes | None = field(default=None, repr=False)  # every box, however unsure, where it detects
+    shapes: Sequence[Shape] | None = field(default=None, repr=False)  # of these, where it draws objects
 
     @property
     def objects(self) -> list[FoundObject]:
         """The boxes that are sure enough, the surest first."""
         if self.found is None:
             return []
-        rows = zip(self.found.classes, self.found.scores, self.found.boxes, strict=True)
+        shapes = [None] * len(self.found.boxes) if self.shapes is None else self.shapes
+        rows = zip(self.found.classes, self.found.scores, self.found.boxes, shapes, strict=True)
         return [
-            FoundObject(self.class_names[number], float(score), tuple(round(edge, 2) for edge in box.tolist()))  # pyright: ignore[reportArgumentType]
-            for number, score, box in rows
+            FoundObject(self.class_names[number], float(score), tuple(round(edge, 2) for edge in box.tolist()), shape)  # pyright: ignore[reportArgumentType]
+            for number, score, box, shape in rows
             if score >= self.score
         ]
 
@@ -82,14 +91,14 @@ class DensePrediction:
     def overlay(self) -> Pixels:
         """Draw the mask or the boxes over the image; a small one is shown larger, in whole steps, so that names fit."""
         mask = None if self.mask is None else torch.from_numpy(self.mask)
-        return overlay(self.pixels(), DenseAnswer(mask, self.found), self.class_names, least=self.score)
+        return overlay(self.pixels(), DenseAnswer(mask, self.found, self.shapes), self.class_names, least=self.score)
 
     def document(self) -> dict[str, Any]:
         """Give it as plain values, for JSON."""
         found = {"name": self.name, "height": self.size[0], "width": self.size[1]}
         if self.mask is not None:
             return {**found, "classes": [{"label": label, "share": part} for label, part in self.shares.items()]}
-        return {**found, "objects": [each._asdict() for each in self.objects]}
+        return {**found, "objects": [each.document() for each in self.objects]}
 
     def __str__(self) -> str:
         if self.mask is not None:
@@ -196,6 +205,7 @@ def predict_dense(
                 sample=sample,
                 mask=None if answer.mask is None else answer.mask.cpu().numpy(),
                 found=answer.found,
+                shapes=answer.shapes,
             )
         if len(source) > options.batch_size:
             options.report.progress("predicting", len(rows) + len(failed), len(source))

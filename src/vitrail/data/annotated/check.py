@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.data.annotation import VOID, Annotation, selected
+from vitrail.data.annotation import VOID, Annotation, outlined, selected
 from vitrail.data.check import EXAMPLES, ROWS, Findings, SplitReport, letterboxed
 from vitrail.data.decode import ImageError, OpenImage, Pixels
-from vitrail.data.overlays import colors_of, draw_boxes, lay_over, picture_of, scaled
+from vitrail.data.overlays import colors_of, draw_boxes, lay_over, lay_shapes_over, picture_of, scaled
 from vitrail.data.source import Source
 from vitrail.errors import some_of
 
@@ -136,7 +136,7 @@ def drawn(source: Source, index: int) -> Pixels:
         found = source.annotation(index)
     except ImageError:
         return letterboxed(small, CELL)
-    named = selected(found, found.classes >= 0)
+    named = selected(found, found.classes >= 0)._replace(shapes=None)  # which may be unsound
     drawn_over = draw_annotation(small, named, source.class_names, scale=small.shape[0] / pixels.shape[0], tell=False)
     return letterboxed(drawn_over, CELL)
 
@@ -144,8 +144,11 @@ def drawn(source: Source, index: int) -> Pixels:
 def draw_annotation(
     pixels: Pixels, found: Annotation, names: Sequence[str], *, scale: float = 1.0, tell: bool = True
 ) -> Pixels:
-    """Draw classes of pixels, or boxes and what they are, over an image that is shown so many times larger."""
+    """Draw classes of pixels, or objects and what they are, over an image that is shown so many times larger."""
     if found.mask is not None:
         return lay_over(pixels, found.mask, colors_of(names))
+    if found.shapes is not None:
+        shapes = [outlined(each) for each in found.shapes]
+        pixels = lay_shapes_over(pixels, shapes, found.classes, colors_of(names))
     texts = [names[int(number)] for number in found.classes] if tell else []
     return draw_boxes(pixels, found.boxes * scale, found.classes, colors_of(names), texts)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,27 @@ from vitrail.data.mask_files import fill_polygons
 from vitrail.errors import DataError
 from vitrail.files import fingerprint_of, read_json
 from vitrail.files.reading import open_regular
+from vitrail.ops.shapes import filled, unpacked
 
 LARGEST = 1 << 30  # bytes of a document; COCO's own are 470 MB
 BEGINNING = 1 << 16  # bytes that tell a document from another JSON file
 ROBOFLOW = "_annotations.coco.json"
 WORDS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 BACKGROUND = "background"
+
+
+class Segmentation(NamedTuple):
+    """What a row says of the pixels of an object: polygons or run lengths, not yet read."""
+
+    said: Any
+    size: tuple[int, int]
+
+    def pixels(self) -> NDArray[np.bool_]:
+        """Read them."""
+        try:
+            return mask_of(self.said, self.size)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise ImageError(f"an object's segmentation is not COCO's: {error!r}") from error
 
 
 class CocoSource(FileSource):
@@ -69,6 +84,9 @@ class CocoSource(FileSource):
                 [bool(row.get("iscrowd", 0)) for row in rows],
                 [float(row.get("area", row["bbox"][2] * row["bbox"][3])) for row in rows],
                 size if known else None,
+                tuple(Segmentation(row["segmentation"], size) for row in rows)
+                if known and all(row.get("segmentation") for row in rows)
+                else None,
             )
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise ImageError(f"its annotations are not COCO's: {error!r}") from error
@@ -172,25 +190,7 @@ def mask_of(said: Any, size: tuple[int, int]) -> NDArray[np.bool_]:  # noqa: ANN
     runs = counts if isinstance(counts, list) else unpacked(counts)
     if sum(runs) != size[0] * size[1] or list(said["size"]) != list(size):
         raise ValueError(f"runs of {sum(runs)} pixels of {said['size']} for an image of {size}")
-    values = np.arange(len(runs)) % 2 == 1  # in turn without and with, down the columns
-    return np.repeat(values, runs).reshape(size[1], size[0]).T
-
-
-def unpacked(text: str | bytes) -> list[int]:
-    """Read run lengths as COCO packs them: five bits a sign, lowest first, differences to the run before the last."""
-    runs: list[int] = []
-    value, shift = 0, 0
-    for sign in text if isinstance(text, bytes) else text.encode("ascii"):
-        bits = sign - 48
-        value |= (bits & 31) << shift
-        shift += 5
-        if bits & 32:
-            continue
-        if bits & 16:
-            value -= 1 << shift
-        runs.append(value + (runs[-2] if len(runs) > 2 else 0))
-        value, shift = 0, 0
-    return runs
+    return filled(runs, size)
 
 
 def _roots(path: Path) -> list[Path]:

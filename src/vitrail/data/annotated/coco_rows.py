@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.data.annotated.coco import CocoSource
-from vitrail.data.annotation import VOID, Annotation
+from vitrail.data.annotation import VOID, Annotation, Outline, outlined
 from vitrail.data.source import Source, Subset
+from vitrail.ops.shapes import Shape, shape_of
 
 
 class CocoNames:
@@ -38,15 +39,23 @@ class CocoNames:
             for row in self.masks(sample, known.mask):
                 yield {**row, "iscrowd": 0}
             return
-        for box, number, crowd, area in zip(known.boxes, known.classes, known.crowd, known.areas, strict=True):
-            yield {**self._row(sample, int(number)), "bbox": xywh(box), "area": float(area), "iscrowd": int(crowd)}
+        rows = zip(known.boxes, known.classes, known.crowd, known.areas, strict=True)
+        for place, (box, number, crowd, area) in enumerate(rows):
+            said = {"bbox": xywh(box), "area": float(area), "iscrowd": int(crowd)}
+            yield {**self._row(sample, int(number)), **said, **_drawn(known.shapes, place)}
 
     def boxes(
-        self, sample: int, boxes: NDArray[np.float64], classes: NDArray[np.int64], scores: NDArray[np.float64]
+        self,
+        sample: int,
+        boxes: NDArray[np.float64],
+        classes: NDArray[np.int64],
+        scores: NDArray[np.float64],
+        shapes: Sequence[Shape] | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """Give the boxes that were found in an image."""
-        for box, number, score in zip(boxes, classes, scores, strict=True):
-            yield {**self._row(sample, int(number)), "bbox": xywh(box), "score": round(float(score), 9)}
+        """Give the boxes that were found in an image, and the shapes where some were drawn."""
+        for place, (box, number, score) in enumerate(zip(boxes, classes, scores, strict=True)):
+            said = {"bbox": xywh(box), "score": round(float(score), 9)}
+            yield {**self._row(sample, int(number)), **said, **_drawn(shapes, place)}
 
     def masks(self, sample: int, mask: NDArray[np.uint8]) -> Iterator[dict[str, Any]]:
         """Give the pixels of each class of an image."""
@@ -54,35 +63,18 @@ class CocoNames:
             where = mask == number
             rows, cols = np.flatnonzero(where.any(axis=1)), np.flatnonzero(where.any(axis=0))
             box = [int(cols[0]), int(rows[0]), int(cols[-1] - cols[0] + 1), int(rows[-1] - rows[0] + 1)]
-            runs = {"size": list(mask.shape), "counts": packed(runs_of(where))}
-            yield {**self._row(sample, int(number)), "segmentation": runs, "area": int(where.sum()), "bbox": box}
+            said = {"segmentation": shape_of(where).document(), "area": int(where.sum()), "bbox": box}
+            yield {**self._row(sample, int(number)), **said}
 
     def _row(self, sample: int, number: int) -> dict[str, Any]:
         return {"image_id": self.images[sample], "category_id": self.categories[number]}
+
+
+def _drawn(shapes: Sequence[Outline] | None, place: int) -> dict[str, Any]:
+    return {} if shapes is None else {"segmentation": outlined(shapes[place]).document()}
 
 
 def xywh(box: NDArray[np.float64]) -> list[float]:
     """Give left, top, width and height of a box."""
     left, top, right, bottom = box.tolist()
     return [round(edge, 3) for edge in (left, top, right - left, bottom - top)]
-
-
-def runs_of(mask: NDArray[np.bool_]) -> list[int]:
-    """Give the lengths of runs down the columns, in turn without and with."""
-    flat = mask.T.reshape(-1).astype(np.int8)
-    edges = np.flatnonzero(np.diff(flat, prepend=0, append=1 - flat[-1]))
-    return np.diff(edges, prepend=0).tolist()
-
-
-def packed(runs: Sequence[int]) -> str:
-    """Write run lengths as COCO packs them: five bits a sign, lowest first, differences to the run before the last."""
-    text = []
-    for place, run in enumerate(runs):
-        value = run - runs[place - 2] if place > 2 else run
-        while True:
-            bits, value = value & 31, value >> 5
-            more = value != (-1 if bits & 16 else 0)
-            text.append(chr((bits | 32 if more else bits) + 48))
-            if not more:
-                break
-    return "".join(text)

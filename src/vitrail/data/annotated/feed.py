@@ -25,12 +25,13 @@ def annotated_train_feed(
     channels: int = 3,
     augment_on: AugmentOn = "auto",
     full: bool = False,
+    shapes: bool = False,
     **options: Unpack[Reading],
 ) -> Loader:
-    """Feed training: shuffled, cropped, flipped, jittered, with masks and boxes that go with it."""
+    """Feed training: shuffled, cropped, flipped, jittered, with masks, boxes and shapes that go with it."""
     return Loader(
         source,
-        AnnotatedTransform(source, size, augmentation, seed, channels, preprocessing.value_range),
+        AnnotatedTransform(source, size, augmentation, seed, channels, preprocessing.value_range, shapes),
         after=AnnotatedBatchTransform(augmentation, squashed(preprocessing), 0, seed),
         seed=seed,
         augment_on=augment_on,
@@ -45,8 +46,9 @@ def annotated_feed(
     *,
     preprocessing: Preprocessing,
     channels: int = 3,
+    shapes: bool = False,
     **options: Unpack[Reading],
 ) -> Loader:
     """Feed every image once, whole, in the source's order, with what its file says of it."""
-    transform = WholeTransform(source, size, preprocessing, channels)
+    transform = WholeTransform(source, size, preprocessing, channels, shapes)
     return Loader(source, transform, after=BatchTransform(STILL, preprocessing, 0, 0), shuffle=False, **options)

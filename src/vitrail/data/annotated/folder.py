@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from vitrail.config.dense import DenseTask
 from vitrail.data.annotated.classes import MaskClasses, find_classes, read_classes
-from vitrail.data.annotation import VOID, Annotation, boxes_of, of_boxes, of_mask
+from vitrail.data.annotation import VOID, Annotation, boxes_of, of_boxes, of_mask, selected
 from vitrail.data.decode import SUFFIXES, Pixels
 from vitrail.data.mask_files import decode_mask
 from vitrail.data.source import Names, Source
@@ -57,6 +57,17 @@ class MaskSource(FileSource):
         return of_mask(self.classes.read(decode_mask(read_file(self._masks[index]))))
 
 
+class Numbered(NamedTuple):
+    """The pixels that have an object's number."""
+
+    numbers: NDArray[np.uint16]  # H W; one map of all objects of an image
+    number: int
+
+    def pixels(self) -> NDArray[np.bool_]:
+        """Find them."""
+        return self.numbers == self.number
+
+
 class InstanceSource(FileSource):
     """Images with maps that number objects; the class of one is the most frequent of its pixels, where masks say it."""
 
@@ -71,19 +82,21 @@ class InstanceSource(FileSource):
         """Read the boxes of an image's objects."""
         instances = decode_mask(read_file(self._maps[index]))
         numbers, boxes, areas = boxes_of(instances)
+        small = instances.astype(np.uint16)  # which holds all numbers that a file may have
+        shapes = [Numbered(small, number) for number in numbers.tolist()]
+        found = of_boxes(boxes, np.zeros(len(boxes)), areas=areas, size=instances.shape[:2], shapes=shapes)
         if self.classes is None or not self._masks[index]:
-            return of_boxes(boxes, np.zeros(len(boxes)), areas=areas, size=instances.shape[:2])
+            return found
         mask = self.classes.read(decode_mask(read_file(self._masks[index])))
         if mask.shape != instances.shape:
-            return of_boxes(boxes, np.zeros(len(boxes)), areas=areas, size=instances.shape[:2])
-        kept, found = _without_background(self.classes), []
+            return found
+        kept, places = _without_background(self.classes), []
         for number in numbers:
             counts = np.bincount(mask[instances == number], minlength=VOID + 1)[: len(self.classes.names)]
             name = self.classes.names[int(counts.argmax())] if counts.any() else ""
-            found.append(kept.index(name) if name in kept else -1)
-        classes = np.array(found, dtype=np.int64)
-        sound = classes >= 0
-        return of_boxes(boxes[sound], classes[sound], areas=areas[sound], size=instances.shape[:2])
+            places.append(kept.index(name) if name in kept else -1)
+        classes = np.array(places, dtype=np.int64)
+        return selected(found._replace(classes=classes), classes >= 0)
 
 
 def _without_background(classes: MaskClasses) -> list[str]:

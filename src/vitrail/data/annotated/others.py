@@ -15,6 +15,7 @@ from vitrail.data.sources.synthetic import SHAPES, Scene, SyntheticSource
 from vitrail.errors import DataError
 from vitrail.files.columns import LABELS
 from vitrail.files.tables import column_names
+from vitrail.ops.shapes import shape_of
 
 COLUMNS = ("mask", "annotation", "label", "segmentation_mask", "segmentation")  # of masks, by their usual names
 SCENES = {"train": 2000, "test": 1000}  # of 64 pixels
@@ -55,8 +56,9 @@ class SceneSource(SyntheticSource):
         if self.kind == "segment":
             return of_mask(np.where(scene.masks.any(axis=0), number + 1, 0).astype(np.uint8))
         edges = np.stack([boxes[:, 1], boxes[:, 0], boxes[:, 1] + boxes[:, 3], boxes[:, 0] + boxes[:, 2]], axis=1)
-        areas = scene.masks.sum(axis=(1, 2))
-        return of_boxes(edges, np.full(len(boxes), number), areas=areas, size=(self.height, self.width))
+        areas, shapes = scene.masks.sum(axis=(1, 2)), [shape_of(mask) for mask in scene.masks]
+        size = self.height, self.width
+        return of_boxes(edges, np.full(len(boxes), number), areas=areas, size=size, shapes=shapes)
 
 
 class ParquetMasks(ParquetSource):

@@ -5,13 +5,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Num, UInt8
+from jaxtyping import Bool, Float, Num, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.config import Preprocessing
 from vitrail.config.recipe import Augmentation
-from vitrail.data.annotation import Annotation, checked, selected
+from vitrail.data.annotation import Annotation, checked, selected, with_shapes
 from vitrail.data.decode import Box, OpenImage, Pixels
 from vitrail.data.pixels import Range
 from vitrail.data.source import Batch, Source
@@ -30,6 +30,7 @@ class Annotated(NamedTuple):
     image: Num[Tensor, "C H W"]  # levels
     mask: UInt8[Tensor, "H W"] | None
     objects: Float[Tensor, "M 5"]  # class + 1 and box, in shares of the sides
+    shapes: Bool[Tensor, "M H W"] | None = None  # the pixels of each object, where these are learned
     truth: Annotation | None = None  # as it is in the file, to measure by
 
 
@@ -43,11 +44,13 @@ class AnnotatedTransform:
     seed: int
     channels: int = 3
     value_range: Range | None = None
+    shapes: bool = False  # of objects, to be learned too
 
     def __call__(self, data: bytes | Pixels, sample: int, epoch: int) -> Annotated:
-        """Cut both, resize the image, and take of the mask the nearest pixel."""
+        """Cut both, resize the image, and take of masks the nearest pixel."""
         image, (height, width) = _opened(data)
         found = checked(self.source.annotation(sample), height, width)
+        found = with_shapes(found, height, width) if self.shapes else found
         box = Box(0, 0, height, width)
         if self.augmentation.crop == "inception":
             u = draws(np.array([sample]), SLOTS, self.seed, epoch, Purpose.CROP)[0]
@@ -57,11 +60,15 @@ class AnnotatedTransform:
         else:
             part = image[box.top : box.top + box.height, box.left : box.left + box.width]
         mask = None if found.mask is None else cut_mask(found.mask, box, self.size)
-        return Annotated(resize(to_tensor(part, self.channels), self.size, "antialias"), mask, cut_boxes(found, box))
+        levels = resize(to_tensor(part, self.channels), self.size, "antialias")
+        if self.shapes:
+            return Annotated(levels, mask, *cut_shapes(found, box, self.size))
+        return Annotated(levels, mask, cut_boxes(found, box))
 
     def join(self, made: list[Annotated]) -> dict[str, Any]:
         """Put the images of a batch together; there are as many rows of objects as the richest image has."""
-        return join(made, (self.channels, *self.size))
+        found = join(made, (self.channels, *self.size))
+        return {**found, "shapes": join_shapes(made, self.size)} if self.shapes else found
 
 
 @dataclass
@@ -72,6 +79,7 @@ class WholeTransform:
     size: tuple[int, int]
     preprocessing: Preprocessing
     channels: int = 3
+    shapes: bool = False  # of objects, to measure by too, where they are known
 
     def __call__(self, data: bytes | Pixels, sample: int, epoch: int) -> Annotated:
         """Decode and resize; the same whatever the epoch."""
@@ -80,7 +88,8 @@ class WholeTransform:
         whole = Box(0, 0, height, width)
         mask = None if found.mask is None else cut_mask(found.mask, whole, self.size)
         made = evaluation_image(image, self.size, squashed(self.preprocessing), None, self.channels)
-        return Annotated(made, mask, cut_boxes(found, whole), found._replace(size=(height, width)))
+        truth = known_shapes(found, height, width) if self.shapes else found._replace(shapes=None)
+        return Annotated(made, mask, cut_boxes(found, whole), truth=truth._replace(size=(height, width)))
 
     def join(self, made: list[Annotated]) -> dict[str, Any]:
         """Put the images of a batch together."""
@@ -107,6 +116,20 @@ def join(made: list[Annotated], shape: tuple[int, int, int]) -> dict[str, Any]:
     return {"images": images, "masks": torch.stack(masks) if masks else None, "objects": objects}
 
 
+def join_shapes(made: list[Annotated], size: tuple[int, int]) -> Bool[Tensor, "B M H W"]:
+    """Put the pixels of objects together, filled up with objects of none."""
+    shapes = [each.shapes for each in made if each.shapes is not None]
+    joined = torch.zeros(len(shapes), max(map(len, shapes), default=0), *size, dtype=torch.bool)
+    for row, each in zip(joined, shapes, strict=True):
+        row[: len(each)] = each
+    return joined
+
+
+def known_shapes(found: Annotation, height: int, width: int) -> Annotation:
+    """Read the pixels of all objects where the file says them."""
+    return found if found.shapes is None else with_shapes(found, height, width)
+
+
 def cut_mask(mask: NDArray[np.uint8], box: Box, size: tuple[int, int]) -> UInt8[Tensor, "H W"]:
     """Take a part of a mask at another size, the nearest pixel to each new one's center."""
     rows = box.top + _nearest(box.height, size[0])
@@ -120,6 +143,37 @@ def _nearest(old: int, new: int) -> NDArray[np.int64]:
 
 def cut_boxes(found: Annotation, part: Box) -> Float[Tensor, "M 5"]:
     """Give the objects of which a part still shows enough, in shares of its sides; none that is a crowd."""
+    return _rows(*_cut(found, part))
+
+
+def cut_shapes(
+    found: Annotation, part: Box, size: tuple[int, int]
+) -> tuple[Float[Tensor, "M 5"], Bool[Tensor, "M H W"]]:
+    """Give the objects of a part with their pixels at another size, the nearest ones; what has no pixel there is none.
+
+    The box of an object that the part cuts ends where its pixels do.
+    """
+    kept, boxes = _cut(found, part)
+    rows, cols = part.top + _nearest(part.height, size[0]), part.left + _nearest(part.width, size[1])
+    edges = np.array([part.left, part.top, part.left + part.width, part.top + part.height])
+    outside = np.concatenate([kept.boxes[:, :2] < edges[:2], kept.boxes[:, 2:] > edges[2:]], axis=1)  # M 4
+    there, made = np.zeros(len(boxes), dtype=np.bool_), np.zeros((len(boxes), *size), dtype=np.bool_)
+    for place, outline in enumerate(kept.shapes or ()):
+        pixels = outline.pixels()
+        inside = pixels[part.top : edges[3], part.left : edges[2]]
+        there[place] = inside.any()
+        made[place] = pixels[rows[:, None], cols]
+        if there[place] and outside[place].any():
+            for axis, side in ((0, part.width), (1, part.height)):
+                seen = np.flatnonzero(inside.any(axis=axis))
+                boxes[place, axis] = max(boxes[place, axis], seen[0] / side)
+                boxes[place, axis + 2] = min(boxes[place, axis + 2], (seen[-1] + 1) / side)
+    there = there & (boxes[:, 2:] > boxes[:, :2]).all(axis=1)
+    return _rows(selected(kept, there), boxes[there]), torch.from_numpy(made[there])
+
+
+def _cut(found: Annotation, part: Box) -> tuple[Annotation, NDArray[np.float64]]:
+    """Choose the objects of which a part still shows enough; gives their boxes there too, in shares of its sides."""
     found = selected(found, ~found.crowd)
     corner = np.array([part.left, part.top, part.left, part.top], dtype=np.float64)
     sides = np.array([part.width, part.height, part.width, part.height], dtype=np.float64)
@@ -127,7 +181,11 @@ def cut_boxes(found: Annotation, part: Box) -> Float[Tensor, "M 5"]:
     area = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)
     before = np.prod((found.boxes[:, 2:] - found.boxes[:, :2]) / sides[:2], axis=1)
     kept = area > LEAST_LEFT * before
-    rows = np.concatenate([found.classes[kept, None] + 1.0, boxes[kept]], axis=1)
+    return selected(found, kept), boxes[kept]
+
+
+def _rows(found: Annotation, boxes: NDArray[np.float64]) -> Float[Tensor, "M 5"]:
+    rows = np.concatenate([found.classes[:, None] + 1.0, boxes], axis=1)
     return torch.from_numpy(rows.astype(np.float32))
 
 
@@ -149,14 +207,16 @@ class AnnotatedBatchTransform(BatchTransform):
             return batch
         which = draws(batch.samples.numpy(), 1, self.seed, batch.epoch, Purpose.FLIP)[:, 0] < 0.5  # as `mirror`
         turned = upload(which, batch.images.device)
-        masks, objects = batch.masks, batch.objects
+        masks, objects, shapes = batch.masks, batch.objects, batch.shapes
         if masks is not None:
             masks = torch.where(turned[:, None, None], masks.flip(2), masks)
         if objects is not None:
             mirrored = torch.stack([objects[..., 0], 1 - objects[..., 3], objects[..., 2], 1 - objects[..., 1]], dim=2)
             mirrored = torch.cat([mirrored, objects[..., 4:]], dim=2) * (objects[..., :1] > 0)
             objects = torch.where(turned[:, None, None], mirrored, objects)
-        return batch._replace(masks=masks, objects=objects)
+        if shapes is not None:
+            shapes = torch.where(turned[:, None, None, None], shapes.flip(3), shapes)
+        return batch._replace(masks=masks, objects=objects, shapes=shapes)
 
 
 def _opened(data: bytes | Pixels) -> tuple[OpenImage | Pixels, tuple[int, int]]:

@@ -43,14 +43,22 @@ def _layers(config: ViTConfig, head: DenseHead) -> Iterator[tuple[int, int, int]
         case LinearHead():
             yield width, classes, patches
         case QueryHead(task="segment"):
-            widths = _widths(config, head)
-            yield from [(width, classes + 1, head.queries), *[(width, width, head.queries)] * 2]
-            yield width, widths[-1], head.queries
-            yield from ((big, 4 * small, patches * 4**level) for level, (big, small) in enumerate(pairwise(widths)))
+            yield width, classes + 1, head.queries
+            yield from _drawing(config, head)
             yield width, classes, patches
         case QueryHead():
             for count in (patches, head.queries):
                 yield from [(width, classes + 1, count), *[(width, width, count)] * 2, (width, 4, count)]
+            if head.masks:
+                yield from _drawing(config, head)
+
+
+def _drawing(config: ViTConfig, head: QueryHead) -> Iterator[tuple[int, int, int]]:
+    """List the linear layers that masks are drawn with."""
+    width, widths, patches = config.width, _widths(config, head), config.grid[0] * config.grid[1]
+    yield from [(width, width, head.queries)] * 2
+    yield width, widths[-1], head.queries
+    yield from ((big, 4 * small, patches * 4**level) for level, (big, small) in enumerate(pairwise(widths)))
 
 
 def dense_parameters(config: ViTConfig) -> int:
@@ -59,7 +67,7 @@ def dense_parameters(config: ViTConfig) -> int:
     found = sum((inward + 1) * outward for inward, outward, _ in _layers(config, config.head))
     if isinstance(config.head, QueryHead):
         found += config.head.queries * config.width
-        maps = _widths(config, config.head)[1:] if config.head.task == "segment" else []
+        maps = _widths(config, config.head)[1:] if config.head.draws else []
         found += sum((TAPS + 2) * width for width in maps)  # a filter of each feature, and a norm
     return found
 
@@ -68,7 +76,7 @@ def dense_macs(config: ViTConfig) -> int:
     """Count the multiply-accumulates of a head that reads one image once."""
     assert config.head is not None
     found = sum(inward * outward * count for inward, outward, count in _layers(config, config.head))
-    if isinstance(config.head, QueryHead) and config.head.task == "segment":
+    if isinstance(config.head, QueryHead) and config.head.draws:
         widths, patches = _widths(config, config.head), config.grid[0] * config.grid[1]
         found += sum(TAPS * width * patches * 4**level for level, width in enumerate(widths[1:], start=1))
         found += config.head.queries * widths[-1] * patches * config.head.upscale**2
@@ -85,8 +93,9 @@ def read_stretch(config: ViTConfig, step: "Step") -> Stretch:
         return Stretch(weights=0, kept=rates + batch * patches * width * item, forward=2 * line, backward=2 * line)
     # Of a query: what the class and three layers read, and what two activations read.
     queries = 6 * batch * head.queries * width * item
-    if head.task == "detect":
+    if not head.draws:
         return Stretch(weights=0, kept=rates + queries, forward=2 * line, backward=2 * line)
+    queries += 4 * batch * head.queries * width * item if head.shapes else 0  # what three layers more read
     kept, finest = rates + queries + batch * patches * width * item, 0
     for level, features in enumerate(_widths(config, head)[1:], start=1):
         finest = batch * patches * 4**level * features
@@ -129,6 +138,10 @@ def loss_stretch(config: ViTConfig, step: "Step", weights: int) -> Stretch:
             backward += max(
                 seen * objects * head.queries * PAIR, batch * objects * config.grid[0] * config.grid[1] * NEAR
             )
+        if head.shapes:
+            said, each = seen * head.queries * rows * cols, FULL * seen * objects * rows * cols
+            kept += said * (FULL + (0 if step.item == FULL else step.item)) + 4 * each + image * objects
+            backward = max(backward, 2 * each, 4 * FULL * said - 3 * each, FULL * image * objects)
     return Stretch(weights=weights, cast=weights, kept=kept, forward=backward, backward=backward)
 
 
