@@ -10,7 +10,7 @@ from vitrail.studies.table import Cell, Network, Results, Speed, Study
 
 MODELS: dict[str, dict[str, Network]] = {
     "smoke": {"ViT": vit(8, 32, 1), "BiT": bit((1,), 32)},
-    "cpu": {"ViT-Ti/16": Network(model="ViT-Ti/16"), "BiT, small": bit((2, 2, 2, 2), 32)},
+    "cpu": {"ViT-Ti/16": Network(model="ViT-Ti/16"), "BiT-R50, half as wide": bit((3, 4, 6, 3), 32)},
     "gpu": {
         name: Network(model=name)
         for name in ("ViT-B/32", "ViT-B/16", "ViT-L/32", "ViT-L/16", "BiT-R50x1", "BiT-R50x2", "BiT-R152x2")
@@ -19,7 +19,7 @@ MODELS: dict[str, dict[str, Network]] = {
 SIDES = {"smoke": (32, 64), "cpu": (64, 128, 224, 384), "gpu": (64, 128, 224, 384, 512)}
 PAIRS = {  # of about the same compute: a ViT, and a ResNet
     "smoke": (("ViT", "BiT"),),
-    "cpu": (("ViT-Ti/16", "BiT, small"),),
+    "cpu": (("ViT-Ti/16", "BiT-R50, half as wide"),),
     "gpu": (("ViT-B/32", "BiT-R50x1"), ("ViT-B/16", "BiT-R50x2"), ("ViT-L/16", "BiT-R152x2")),
 }
 HARDLY = 3  # power of the side, between 2 of the products by token and 4 of token against token
