@@ -1,9 +1,11 @@
 """Masks and boxes over images: colors that differ, lines where boxes are, names that can be read, and none too many."""
 
 import numpy as np
+import pytest
 
 from vitrail.data.decode import Pixels
-from vitrail.data.overlays import colors_of, draw_boxes, lay_over, nearest, palette, scaled
+from vitrail.data.overlays import colors_of, draw_boxes, lay_over, lay_shapes_over, nearest, palette, scaled
+from vitrail.ops.shapes import shape_of
 
 GRAY: Pixels = np.full((300, 400, 3), 90, dtype=np.uint8)
 NAMES = ("cat", "dog", "bird")
@@ -59,3 +61,14 @@ def test_pictures_are_shown_neither_tiny_nor_huge() -> None:
     assert scaled(GRAY[:10, :200], 64, 320).shape == (10, 200, 3)
     assert scaled(GRAY, 64, 100).shape == (75, 100, 3)
     assert scaled(GRAY, 64, 400) is GRAY
+
+
+def test_more_objects_than_a_map_numbers_are_drawn_and_the_first_lie_on_top() -> None:
+    pixels, count = np.zeros((40, 40, 3), dtype=np.uint8), 300
+    first = np.zeros((40, 40), dtype=np.bool_)
+    first[10:20, 10:20] = True
+    shapes = [shape_of(first), *(shape_of(np.ones((40, 40), dtype=np.bool_)) for _ in range(count - 1))]
+    colors = colors_of(["cell"] * 2)
+    drawn = lay_shapes_over(pixels, shapes, np.array([1] + [0] * (count - 1)), colors)
+    assert drawn[15, 15] == pytest.approx(0.55 * colors[1], abs=1)
+    assert drawn[30, 30] == pytest.approx(0.55 * colors[0], abs=1)

@@ -100,7 +100,8 @@ def lay_shapes_over(
     for place in reversed(range(min(len(shapes), NOBODY))):
         owners[shapes[place].pixels()] = place
     tints = np.zeros((NOBODY + 1, 3), dtype=np.uint8)
-    tints[: len(numbers)] = colors[numbers[:NOBODY] % 254]  # as boxes
+    shown = numbers[:NOBODY]
+    tints[: len(shown)] = colors[shown % 254]  # as boxes
     return lay_over(pixels, owners, tints)
 
 
