@@ -21,7 +21,7 @@ from vitrail.errors import ConfigError
 from vitrail.runtime.machine import Group
 from vitrail.runtime.reporter import SILENT
 from vitrail.train.loop import train_step
-from vitrail.train.objective import Classification
+from vitrail.train.objective import Classification, MaskedAutoencoding
 from vitrail.train.prepare import Ready, prepare
 from vitrail.train.step_graphs import StepGraphs, check_graphs
 from vitrail.train.task import Parts, Task
@@ -160,10 +160,14 @@ def test_graphs_are_refused_where_a_pass_cannot_be_captured(tmp_path: Path) -> N
     with pytest.raises(ConfigError, match=r"compile=graphs needs a GPU, and this run is on cpu\. Set compile=on\."):
         ready(tmp_path, graphs=False, compile="graphs")
     made, _ = ready(tmp_path / "other", graphs=False)
-    gpu, config = Group(device=torch.device("cuda")), made.plan.config
-    check_graphs(config, made.plan.objective, gpu)
+    gpu, objective = Group(device=torch.device("cuda")), made.plan.objective
+    check_graphs(made.state.model, objective, gpu)
     with pytest.raises(ConfigError, match="needs one process, and these are 2"):
-        check_graphs(config, made.plan.objective, Group(device=torch.device("cuda"), rank=1, world_size=2))
+        check_graphs(made.state.model, objective, Group(device=torch.device("cuda"), rank=1, world_size=2))
     model = vitrail.create("ViT-Ti/16", depth=1, classes=3, attention_dropout=0.1)
     with pytest.raises(ConfigError, match="without attention_dropout and checkpointing"):
-        check_graphs(config, Classification(model, config), gpu)
+        check_graphs(model, Classification(model, made.plan.config), gpu)
+    hidden = vitrail.create("ViT-Ti/16", depth=1, attention_dropout=0.1)
+    objective = MaskedAutoencoding(hidden, MaskedAutoencoder(decoder_depth=1), seed=0)  # which only holds the model
+    with pytest.raises(ConfigError, match="without attention_dropout and checkpointing"):
+        check_graphs(hidden, objective, gpu)

@@ -13,6 +13,7 @@ from vitrail.errors import ConfigError
 from vitrail.models import Model, ViT
 from vitrail.models.encoder import Mlp
 from vitrail.ops.fused import float8_product, float8_scale, fused_gelu_product, to_float8
+from vitrail.runtime.compiled import allow_compilations
 from vitrail.runtime.folded import convert, fold_filters, replace_norms
 from vitrail.runtime.graphs import Replay, capture
 from vitrail.runtime.rebuilt import FastModules, FastPath, Forward, Outputs, rebuild
@@ -83,7 +84,7 @@ def run_on_gpu(
     """Give the passes of a model made fast."""
     made = modules_for_gpu(model, precision, scales)
     if compiled:
-        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, SIZES)  # pyright: ignore[reportPrivateUsage]
+        allow_compilations(SIZES)
     options = None if isinstance(model, ViT) else SUMS_WRITTEN
     forward = torch.compile(made, dynamic=False, fullgraph=True, options=options) if compiled else made
     return Graphs(forward, batch_size or USUAL_BATCH, dtype_of(precision))

@@ -117,7 +117,7 @@ def prepare(task: Task, parts: Parts, group: Group, report: Reporter, probe: Pro
         objective = OwnObjective(task.objective, model)
         objective.module.to(group.device)
     if training.compile == "graphs":
-        check_graphs(training, objective, group)
+        check_graphs(model, objective, group)
     forward, hold = wrap(model, called(objective), training, group)
     optimizer = build_optimizer(objective.module, training.optimizer, training.layer_decay)
     state = State(

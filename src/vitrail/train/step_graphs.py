@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from vitrail.config import ViTConfig
-from vitrail.config.recipe import Training
 from vitrail.data.source import Batch
 from vitrail.errors import ConfigError
+from vitrail.models import Model
 from vitrail.runtime.graphs import Replay, capture
 from vitrail.runtime.machine import Group
 from vitrail.train.dense import DensePrediction
@@ -125,16 +124,16 @@ def replaced(given: Given, places: list[Tensor]) -> Given:
     return Given(given.part._replace(**rows), inputs, known[id(given.keys)])
 
 
-def check_graphs(training: Training, objective: BuiltObjective | DensePrediction, group: Group) -> None:
+def check_graphs(model: Model, objective: BuiltObjective | DensePrediction, group: Group) -> None:
     """Refuse graphs where a pass waits for the host, or draws from what a graph does not renew."""
-    config, lacking = objective.module.config if hasattr(objective.module, "config") else None, ""
+    lacking = ""
     if group.device.type != "cuda":
         lacking = f"a GPU, and this run is on {group.device}"
     elif group.world_size > 1:
         lacking = f"one process, and these are {group.world_size}"
     elif isinstance(objective, DensePrediction | OwnObjective):
         lacking = "an objective whose loss is the device's alone: classes, numbers, or one without labels"
-    elif isinstance(config, ViTConfig) and (config.attention_dropout or config.checkpointing):
+    elif getattr(model.config, "attention_dropout", 0.0) or model.config.checkpointing:
         lacking = "a model without attention_dropout and checkpointing"
     if lacking:
         raise ConfigError(f"compile=graphs needs {lacking}. Set compile=on.")
