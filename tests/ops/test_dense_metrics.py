@@ -1,13 +1,12 @@
 """What is measured of pixels and boxes equals scikit-learn and pycocotools."""
 
-import contextlib
-import io
 import math
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from coco_judge import judge
 from sklearn.metrics import jaccard_score, recall_score
 
 from vitrail.ops.average_precision import FoundBoxes, TrueBoxes, average_precision
@@ -59,8 +58,6 @@ def scenes(seed: int, images: int, classes: int) -> tuple[list[TrueBoxes], list[
 
 
 def by_pycocotools(truths: list[TrueBoxes], found: list[FoundBoxes], classes: int) -> Any:
-    coco = pytest.importorskip("pycocotools.coco")
-    evaluating = pytest.importorskip("pycocotools.cocoeval")
     rows = [
         {"image_id": image, "category_id": int(number) + 1, "area": float(area), "iscrowd": int(crowd)}
         | {"bbox": [box[0], box[1], box[2] - box[0], box[3] - box[1]]}
@@ -73,20 +70,12 @@ def by_pycocotools(truths: list[TrueBoxes], found: list[FoundBoxes], classes: in
         for image, boxes in enumerate(found)
         for box, number, score in zip(*boxes, strict=True)
     ]
-    with contextlib.redirect_stdout(io.StringIO()):
-        truth = coco.COCO()
-        truth.dataset = {
-            "images": [{"id": image} for image in range(len(truths))],
-            "categories": [{"id": number + 1} for number in range(classes)],
-            "annotations": [{"id": place + 1, **row} for place, row in enumerate(rows)],
-            "info": {},
-        }
-        truth.createIndex()
-        judged = evaluating.COCOeval(truth, truth.loadRes(answers), "bbox")
-        judged.evaluate()
-        judged.accumulate()
-        judged.summarize()
-    return judged
+    truth = {
+        "images": [{"id": image} for image in range(len(truths))],
+        "categories": [{"id": number + 1} for number in range(classes)],
+        "annotations": [{"id": place + 1, **row} for place, row in enumerate(rows)],
+    }
+    return judge(truth, answers, "bbox")
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

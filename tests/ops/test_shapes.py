@@ -1,11 +1,10 @@
 """Pixels of objects: run lengths, overlaps and average precision equal pycocotools'."""
 
-import contextlib
-import io
 from typing import Any
 
 import numpy as np
 import pytest
+from coco_judge import judge
 from numpy.typing import NDArray
 
 from vitrail.ops.average_precision import FoundBoxes, Overlaps, TrueBoxes, average_precision
@@ -51,8 +50,6 @@ def overlaps_of(truth: TrueBoxes, there: Masks, said: Masks) -> Overlaps:
 
 
 def by_pycocotools(rows: list[tuple[TrueBoxes, Masks, FoundBoxes, Masks]], classes: int) -> Any:
-    coco = pytest.importorskip("pycocotools.coco")
-    evaluating = pytest.importorskip("pycocotools.cocoeval")
     encode = pytest.importorskip("pycocotools.mask").encode
     truths: list[dict[str, Any]] = []
     answers: list[dict[str, Any]] = []
@@ -64,17 +61,9 @@ def by_pycocotools(rows: list[tuple[TrueBoxes, Masks, FoundBoxes, Masks]], class
         for mask, number, score in zip(said, found.classes, found.scores, strict=True):
             drawn = {"segmentation": encode(np.asfortranarray(mask.astype(np.uint8))), "score": float(score)}
             answers.append({"image_id": image, "category_id": int(number) + 1, **drawn})
-    with contextlib.redirect_stdout(io.StringIO()):
-        known = coco.COCO()
-        images = [{"id": image, "height": SIZE[0], "width": SIZE[1]} for image in range(len(rows))]
-        categories = [{"id": number + 1} for number in range(classes)]
-        known.dataset = {"images": images, "categories": categories, "annotations": truths, "info": {}}
-        known.createIndex()
-        judged = evaluating.COCOeval(known, known.loadRes(answers), "segm")
-        judged.evaluate()
-        judged.accumulate()
-        judged.summarize()
-    return judged
+    images = [{"id": image, "height": SIZE[0], "width": SIZE[1]} for image in range(len(rows))]
+    categories = [{"id": number + 1} for number in range(classes)]
+    return judge({"images": images, "categories": categories, "annotations": truths}, answers, "segm")
 
 
 def test_average_precision_of_masks_equals_pycocotools() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from coco_judge import judge
 from fastapi.testclient import TestClient
 from PIL import Image
 from torch.nn import functional as F
@@ -92,20 +93,15 @@ def test_pixels_are_measured_at_their_own_size_and_void_counts_nowhere() -> None
 
 
 def test_predictions_and_truth_in_cocos_json_give_pycocotools_the_same_numbers(tmp_path: Path) -> None:
-    coco = pytest.importorskip("pycocotools.coco")
-    evaluating = pytest.importorskip("pycocotools.cocoeval")
     model, source = model_of("detect"), scenes("detect", 7)
     with torch.no_grad():  # boxes worth something: those of the truth, moved a little
         model.head.classifier.weight.mul_(9)
     found = vitrail.evaluate(model, source, workers=0, out=tmp_path / "out", page=tmp_path / "page")
     assert isinstance(found, DenseEvaluation)
-    truth = coco.COCO(str(tmp_path / "out" / "annotations.json"))
-    rows = truth.loadRes(str(tmp_path / "out" / "predictions.json"))
-    judge = evaluating.COCOeval(truth, rows, "bbox")
-    judge.evaluate()
-    judge.accumulate()
-    judge.summarize()
-    for name, value in zip(("ap", "ap50", "ap75"), judge.stats[:3], strict=True):
+    truth, rows = (
+        json.loads((tmp_path / "out" / f"{name}.json").read_text()) for name in ("annotations", "predictions")
+    )
+    for name, value in zip(("ap", "ap50", "ap75"), judge(truth, rows, "bbox").stats[:3], strict=True):
         assert found.metrics[name] == pytest.approx(max(value, 0), abs=1e-6)
     page = (tmp_path / "page" / "report.html").read_text()
     assert page.count("<figure>") == 7 * 3

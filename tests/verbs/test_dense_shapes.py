@@ -1,7 +1,5 @@
 """Models that draw the objects they find, as people use them: evaluate, predict, export, serve."""
 
-import contextlib
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from coco_judge import judge
 from fastapi.testclient import TestClient
 from PIL import Image
 from torch.nn import functional as F
@@ -67,21 +66,14 @@ def test_an_object_has_the_pixels_of_its_query_interpolated_to_the_image() -> No
 def test_predictions_and_truth_in_cocos_json_give_pycocotools_the_same_mask_numbers(
     model: DenseViT, tmp_path: Path
 ) -> None:
-    coco = pytest.importorskip("pycocotools.coco")
-    evaluating = pytest.importorskip("pycocotools.cocoeval")
     source = SceneSource(7, 24, seed=2, task="detect")
     found = vitrail.evaluate(model, source, workers=0, out=tmp_path / "out", page=tmp_path / "page")
     assert isinstance(found, DenseEvaluation)
     rows = json.loads((tmp_path / "out" / "predictions.json").read_text())
     assert all("bbox" in row for row in rows)
     rows = [{name: value for name, value in row.items() if name != "bbox"} for row in rows]  # or areas are of boxes
-    with contextlib.redirect_stdout(io.StringIO()):
-        truth = coco.COCO(str(tmp_path / "out" / "annotations.json"))
-        judge = evaluating.COCOeval(truth, truth.loadRes(rows), "segm")
-        judge.evaluate()
-        judge.accumulate()
-        judge.summarize()
-    for name, value in zip(("ap", "ap50", "ap75", "ap_small"), judge.stats[:4], strict=True):
+    judged = judge(json.loads((tmp_path / "out" / "annotations.json").read_text()), rows, "segm")
+    for name, value in zip(("ap", "ap50", "ap75", "ap_small"), judged.stats[:4], strict=True):
         assert found.metrics[f"mask_{name}"] == pytest.approx(max(value, 0), abs=1e-6)
     assert {"mask_ap", "mask_ap50", "mask_ap75", "ap", "objects"} <= found.classes[0].keys()
     assert "mask AP50" in str(found)
